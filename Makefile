@@ -1,0 +1,65 @@
+# Everything needs only python3 (3.11 or newer) with venv and pip, and make. `make help` lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+MODEL := .models/smollm2-135m-instruct
+TORCH := torch==2.13.0+cpu
+TORCH_INDEX := https://download.pytorch.org/whl/cpu
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo check format test test-fast lock sample-data schema clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(READY) $(MODEL)/config.json ## Make .venv and the demo model folder; quick when both are there
+
+# torch comes first and alone: the CPU build has its own index, and an index that cannot be reached would cost seconds for each
+# package of the list. --no-deps because the list is complete: pip must not add what the list leaves out on purpose.
+$(READY): requirements/cpu.txt pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps '$(TORCH)' \
+	  || $(BIN)/python -m pip install --quiet --no-deps '$(TORCH)' --index-url $(TORCH_INDEX)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/cpu.txt
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	touch $@
+
+$(MODEL)/config.json: scripts/get_demo_model.py | $(READY)
+	$(BIN)/python scripts/get_demo_model.py $(MODEL)
+
+demo: setup ## Run jobs/summarize.yaml on sample_data/ with vLLM and the demo model; show the summary and a few answers
+	$(BIN)/bulkinfer run jobs/summarize.yaml
+	$(BIN)/bulkinfer query jobs/summarize.yaml \
+	  "select document_id, output from answers order by row limit 4"
+
+check: $(READY) ## Lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: setup ## Every test, the real engine included
+	$(BIN)/python -m pytest
+
+test-fast: $(READY) ## The tests that need no vLLM
+	$(BIN)/python -m pytest -m "not engine"
+
+lock: $(READY) ## Renew requirements/cpu.txt
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml requirements/torch.in --extra cpu --extra demo --extra dev \
+	  --override requirements/left-out.txt --universal --python-version 3.11 --upgrade \
+	  --custom-compile-command 'make lock' --output-file requirements/cpu.txt
+
+sample-data: $(READY) ## Make sample_data/ again (the same every time)
+	$(BIN)/python scripts/make_sample_data.py
+
+schema: $(READY) ## Renew docs/job.schema.json
+	$(BIN)/bulkinfer schema > docs/job.schema.json
+
+clean: ## Remove what runs and builds left behind, not .venv or the model
+	rm -rf out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
