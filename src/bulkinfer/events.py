@@ -1,0 +1,101 @@
+"""What a run tells the outside while it runs. One callable takes them all; display, logs and status hang on it.
+
+No event holds text of a document, a prompt or an answer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from bulkinfer.records import FailureCode, JsonValue, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    """The job is loaded, the database is ours."""
+
+    job: str
+    run_id: UUID
+    task_fingerprint: UUID
+    database: str
+    num_source_files: int
+    input_size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarting:
+    """The first document to do was found, so the model is being loaded; or it is loaded again after a death."""
+
+    model: str
+    restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """The model is loaded."""
+
+    start_s: float
+    settings: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRestarting:
+    """The engine died; what was in flight goes back into the queue."""
+
+    reason: str
+    num_in_flight: int
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Draining:
+    """A signal asked the run to stop; what is in flight may finish for up to `grace_s`."""
+
+    signal_number: int
+    num_in_flight: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where the run stands; about four times a second."""
+
+    elapsed_s: float
+    num_read: int
+    num_skipped: int
+    """Rows whose document is answered already, failed earlier, or stands earlier in the input."""
+    num_to_do: int
+    """Requests found so far and not yet finished; all there are once `is_read_to_end`."""
+    num_succeeded: int
+    num_failed: int
+    failed_by_code: Mapping[FailureCode, int]
+    is_read_to_end: bool
+    share_read: float
+    """Share of the input's bytes that has been read, 0 to 1: what the estimate for unread documents rests on."""
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    prompt_tokens_per_s: float
+    """Over the last half minute; likewise the next."""
+    output_tokens_per_s: float
+    tokens_left: float | None
+    """Prompt and output tokens still to do, estimated from characters left; None before there is a first result."""
+    time_left_s: float | None
+    num_queued: int
+    num_in_flight: int
+    num_active: int
+    kv_cache_usage: float
+    engine_memory_bytes: int
+    runner_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    """The run is over; `summary` is what `run --json` prints."""
+
+    status: RunStatus
+    summary: Mapping[str, JsonValue]
+
+
+Event = RunStarted | EngineStarting | EngineStarted | EngineRestarting | Draining | Progress | RunEnded
+EventSink = Callable[[Event], None]

@@ -1,0 +1,38 @@
+"""The job file: what people write to say what shall be done. The only room that knows pydantic and YAML.
+
+    text --document--> values with their places --load--> overrides, ${ENV} --spec--> JobSpec, or --explain--> JobError
+
+It does not read the input, the model or the database, and it does not parse the templates.
+"""
+
+from bulkinfer.job.limit import FailureLimit, parse_failure_limit
+from bulkinfer.job.load import Job, load_job
+from bulkinfer.job.nearest import find_nearest
+from bulkinfer.job.spec import (
+    EngineSection,
+    InputSpec,
+    JobSpec,
+    LimitsSpec,
+    ModelSpec,
+    OutputSpec,
+    PromptSpec,
+    SamplingSpec,
+    json_schema,
+)
+
+__all__ = [
+    "EngineSection",
+    "FailureLimit",
+    "InputSpec",
+    "Job",
+    "JobSpec",
+    "LimitsSpec",
+    "ModelSpec",
+    "OutputSpec",
+    "PromptSpec",
+    "SamplingSpec",
+    "find_nearest",
+    "json_schema",
+    "load_job",
+    "parse_failure_limit",
+]

@@ -1,0 +1,168 @@
+"""A job file and its overrides -> a `Job`, or one JobError that tells everything that is wrong with it."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from bulkinfer.errors import JobError
+from bulkinfer.job.document import MAX_FILE_CHARS, KeyPath, Plain, YamlDocument, YamlFault, parse_yaml
+from bulkinfer.job.explain import Origins, describe, explain_invalid, problems_error
+from bulkinfer.job.nearest import find_nearest
+from bulkinfer.job.override import apply_override, parse_override
+from bulkinfer.job.spec import JobSpec
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_VARIABLE = re.compile(r"(\$?)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job that is valid, and where its file lies: paths in it are relative to the file's folder."""
+
+    spec: JobSpec
+    path: Path
+    """Absolute."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the job file."""
+        return self.path.parent
+
+    @property
+    def input_patterns(self) -> tuple[str, ...]:
+        """Files, folders and globs as the job file has them; relative ones are relative to `folder`."""
+        return self.spec.input.path
+
+    @property
+    def database_path(self) -> Path:
+        """Absolute and without symbolic links, so that one database has one lock."""
+        return Path(self._resolve(self.spec.output.database))
+
+    @property
+    def is_local_model(self) -> bool:
+        """Whether the model is a folder: it exists, or it cannot be a hub id (`name` or `owner/name`)."""
+        text = self.spec.model.path
+        return not _HUB_ID.fullmatch(text) or os.path.exists(self._resolve(text))  # noqa: PTH110 - Path.exists raises for a long name
+
+    @property
+    def model(self) -> str:
+        """The model folder's absolute path, or the hub id."""
+        return self._resolve(self.spec.model.path) if self.is_local_model else self.spec.model.path
+
+    def _resolve(self, text: str) -> str:
+        # Not Path.expanduser: it raises for a user that does not exist.
+        return os.path.realpath(self.folder / os.path.expanduser(text))  # noqa: PTH111
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """Load and check a job file.
+
+    `overrides` are `key.path=value`, as given to `--set`; they win over the file. `${NAME}` in a text is replaced by
+    the environment variable of that name, `$${NAME}` stays as `${NAME}`. Raises JobError with one line for each problem
+    found, the first ten.
+    """
+    document = _parse_file(path)
+    values, made = _override(document.value, overrides)
+    expansion = _Expansion()
+    values = expansion.expand(values, ())
+    origins = Origins(str(path), document.places, frozenset(made), frozenset(expansion.expanded))
+    if expansion.unset:
+        raise problems_error([_explain_unset(name, at, origins) for at, name in expansion.unset])
+    try:
+        return Job(JobSpec.model_validate(values), path.absolute())
+    except ValidationError as error:
+        raise explain_invalid(error, origins) from None
+
+
+def _parse_file(path: Path) -> YamlDocument:
+    try:
+        document = parse_yaml(_read_text(path))
+    except YamlFault as fault:
+        raise JobError(f"{Origins(str(path), {(): fault.place} if fault.place else {}).name(())}: {fault}") from None
+    if document.value is None:
+        raise JobError(f"{path}: the job file is empty; `bulkinfer schema` tells what goes into it")
+    if not isinstance(document.value, dict):
+        where = Origins(str(path), document.places).name(())
+        found = describe(document.value, is_private=True)
+        raise JobError(f"{where}: expected keys and values at the top, such as `name: my-job`, found {found}")
+    return document
+
+
+def _read_text(path: Path) -> str:
+    try:
+        # Job files may come through a pipe; a device or a huge file must not fill the memory.
+        with path.open("rb") as file:
+            raw = file.read(4 * MAX_FILE_CHARS + 1)
+    except FileNotFoundError:
+        raise JobError(f"{path}: the job file does not exist{_suggest_file(path)}") from None
+    except IsADirectoryError:
+        raise JobError(f"{path}: expected a job file, found a folder{_suggest_file(path / '*.yaml')}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise JobError(f"{path}: the job file cannot be read: {reason}") from None
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise JobError(f"{path}:{line}: not UTF-8 text (byte {error.start}); save the job file as UTF-8") from None
+
+
+def _suggest_file(path: Path) -> str:
+    try:
+        names = sorted(other.name for other in path.parent.iterdir() if other.suffix in {".yaml", ".yml"})
+    except (OSError, ValueError):
+        return ""
+    nearest = find_nearest(path.name, names) or (names[0] if len(names) == 1 else None)
+    return f"; did you mean {path.parent / nearest}?" if nearest else ""
+
+
+def _override(values: dict[str, Plain], texts: Sequence[str]) -> tuple[dict[str, Plain], set[KeyPath]]:
+    all_made: set[KeyPath] = set()
+    problems = []
+    for text in texts:
+        try:
+            values, made = apply_override(values, parse_override(text))
+            all_made |= made
+        except JobError as error:
+            problems.append(str(error))
+    if problems:
+        raise problems_error(problems)
+    return values, all_made
+
+
+@dataclass(slots=True)
+class _Expansion:
+    """`${NAME}` replaced in every text. After parsing, so that no value can bring structure with it."""
+
+    expanded: set[KeyPath] = field(default_factory=set)
+    unset: list[tuple[KeyPath, str]] = field(default_factory=list)
+
+    def expand(self, value: Plain, path: KeyPath) -> Plain:
+        match value:
+            case str():
+                return _VARIABLE.sub(lambda match: self._replace(match, path), value)
+            case list():
+                return [self.expand(child, (*path, i)) for i, child in enumerate(value)]
+            case dict():
+                return {key: self.expand(child, (*path, key)) for key, child in value.items()}
+        return value
+
+    def _replace(self, match: re.Match[str], path: KeyPath) -> str:
+        text, is_literal, name = match[0], match[1], match[2]
+        if is_literal:
+            return text[1:]
+        self.expanded.add(path)
+        if name not in os.environ:
+            self.unset.append((path, name))
+        return os.environ.get(name, "")
+
+
+def _explain_unset(name: str, path: KeyPath, origins: Origins) -> str:
+    return (
+        f"{origins.name(path)}: the environment variable {name} is not set; "
+        f"set it, or write $${{{name}}} for the text itself"
+    )

@@ -1,0 +1,133 @@
+"""What a document ends with: a Result or a Failure, and how many failures are too many. Pure."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from bulkinfer.job import FailureLimit
+from bulkinfer.records import (
+    Completion,
+    Document,
+    Failure,
+    FailureCode,
+    FinishReason,
+    Outcome,
+    Rejection,
+    Request,
+    Result,
+    UnreadableRow,
+)
+
+MIN_OUTCOMES_FOR_SHARE = 200
+"""A share of fewer outcomes says little: one failure in the first ten would end a run with a limit of 5%."""
+
+_IS_RETRYABLE: Mapping[FailureCode, bool] = {
+    FailureCode.UNREADABLE_ROW: False,
+    FailureCode.MISSING_FIELD: False,
+    FailureCode.TEMPLATE_ERROR: False,
+    FailureCode.EMPTY_PROMPT: False,
+    FailureCode.PROMPT_TOO_LONG: False,
+    FailureCode.ENGINE_REJECTED: False,
+    FailureCode.TRUNCATED: False,
+    FailureCode.INVALID_OUTPUT: False,
+    FailureCode.ENGINE_ERROR: True,
+    FailureCode.ENGINE_KILLER: True,
+}
+
+
+def decide_outcome(request: Request, event: Completion | Rejection, *, submitted_at_s: float, now: datetime) -> Outcome:
+    """What the engine's word on a request means for its document.
+
+    `submitted_at_s`, when the engine was given the request, is on the engine's clock, as is `request.queued_at_s`: the
+    durations of a Result count from entering the queue, those of a Completion from being submitted.
+    """
+    if isinstance(event, Rejection):
+        return _fail_request(request, event.code, event.message, None, now)
+    match event.finish_reason:
+        case FinishReason.STOP if event.text.strip():
+            return _succeed(request, event, max(submitted_at_s - request.queued_at_s, 0.0), now)
+        case FinishReason.STOP:
+            code, message = FailureCode.INVALID_OUTPUT, "the answer is empty or only white space"
+        case FinishReason.LENGTH:
+            advice = "raise sampling.max_tokens and run with --only truncated"
+            code, message = FailureCode.TRUNCATED, f"the answer was cut at {event.output_tokens} tokens; {advice}"
+        case FinishReason.REPETITION:
+            code, message = FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"
+        case reason:
+            # abort, error, and what later engines may add: none of them is an answer.
+            code, message = FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
+    return _fail_request(request, code, message, event.text, now)
+
+
+def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
+    """The outcome of a row that could not be read. It has no attempts: the engine never saw it."""
+    return _fail_unseen(row, row.digest, FailureCode.UNREADABLE_ROW, row.reason, now)
+
+
+def fail_document(document: Document, document_hash: bytes, code: FailureCode, message: str, now: datetime) -> Failure:
+    """The outcome of a document that gives no prompt. It has no attempts: the engine never saw it."""
+    return _fail_unseen(document, document_hash, code, message, now)
+
+
+def is_retryable(code: FailureCode) -> bool:
+    """Whether the same document may well succeed with the same settings another time."""
+    return _IS_RETRYABLE[code]
+
+
+def is_over_limit(limit: FailureLimit, num_failed: int, num_outcomes: int, *, is_final: bool) -> bool:
+    """Whether more documents failed than the job allows. `num_outcomes` are results and failures together.
+
+    A count holds at once; a share from the first 200 outcomes on and at the end. A run in which every document failed
+    is over any limit: no setting makes it a success.
+    """
+    if is_final and num_failed == num_outcomes > 0:
+        return True
+    if limit.count is not None:
+        return num_failed > limit.count
+    is_enough = is_final or num_outcomes >= MIN_OUTCOMES_FOR_SHARE
+    # 0.29 * 100 is a little below 29 in binary: half a document of leeway would be wrong, a millionth is not.
+    return is_enough and num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
+
+
+def _succeed(request: Request, completion: Completion, waited_s: float, now: datetime) -> Result:
+    return Result(
+        document_hash=request.document_hash,
+        output=completion.text,
+        value=None,
+        finish_reason=completion.finish_reason,
+        prompt_tokens=completion.prompt_tokens,
+        cached_tokens=completion.cached_tokens,
+        output_tokens=completion.output_tokens,
+        queue_s=waited_s + completion.queue_s,
+        first_token_s=waited_s + completion.first_token_s,
+        total_s=waited_s + completion.total_s,
+        attempts=request.attempt,
+        completed_at=now,
+    )
+
+
+def _fail_request(request: Request, code: FailureCode, message: str, raw_output: str | None, now: datetime) -> Failure:
+    return Failure(
+        document_hash=request.document_hash,
+        origin=request.origin,
+        code=code,
+        message=message,
+        raw_output=raw_output,
+        attempts=request.attempt,
+        retryable=is_retryable(code),
+        failed_at=now,
+    )
+
+
+def _fail_unseen(
+    row: Document | UnreadableRow, document_hash: bytes, code: FailureCode, message: str, now: datetime
+) -> Failure:
+    return Failure(
+        document_hash=document_hash,
+        origin=row.origin,
+        code=code,
+        message=message,
+        raw_output=None,
+        attempts=0,
+        retryable=is_retryable(code),
+        failed_at=now,
+    )

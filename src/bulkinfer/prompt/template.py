@@ -1,0 +1,142 @@
+"""The templates of a job, parsed once, rendered for each document."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from jinja2 import Template, meta
+from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
+
+from bulkinfer.errors import JobError
+from bulkinfer.job import find_nearest
+from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
+from bulkinfer.prompt.sandbox import Sandbox
+from bulkinfer.prompt.syntax import check_tree, price_tree
+from bulkinfer.prompt.values import BUDGET
+from bulkinfer.records import Document, FailureCode, Message
+
+# What an allowed part of a template can raise on some value; RecursionError, a RuntimeError, on one nested deeply.
+_FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFault:
+    """Why one document gives no prompt."""
+
+    code: FailureCode
+    message: str
+    """Names template, line and field; never quotes the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One of the two templates."""
+
+    role: str
+    template: Template
+    fields: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"prompt.{self.role}"
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTemplate:
+    """The templates of one job. Several threads may render at the same time."""
+
+    parts: tuple[_Part, ...]
+    fields: frozenset[str]
+    """The fields of a document that the templates use, whether they must be there or not."""
+
+    @classmethod
+    def parse(cls, system: str | None, user: str) -> "PromptTemplate":
+        """Raises JobError, naming template and line, for what does not parse and for what prompts do not have."""
+        given = (("system", system), ("user", user))
+        parts = tuple(_parse_part(role, source) for role, source in given if source is not None)
+        return cls(parts, frozenset[str]().union(*(part.fields for part in parts)))
+
+    def render(self, document: Document) -> tuple[Message, ...] | DocumentFault:
+        """The messages for one document. Never raises for a fault of the document.
+
+        A system message without text is left out.
+        """
+        budget = Budget()
+        messages = []
+        for part in self.parts:
+            content = _render_part(part, document, budget)
+            if isinstance(content, DocumentFault):
+                return content
+            if content and not content.isspace():
+                messages.append(Message(part.role, content))
+        if not messages or messages[-1].role != "user":
+            return DocumentFault(FailureCode.EMPTY_PROMPT, "prompt.user gives no text on this document")
+        return tuple(messages)
+
+
+def nearest_field(name: str, known: Iterable[str]) -> str | None:
+    """The field of the input that a template most likely means, or None."""
+    return find_nearest(name, known)
+
+
+def _parse_part(role: str, source: str) -> _Part:
+    environment = Sandbox()
+    name = f"prompt.{role}"
+    try:
+        tree = environment.parse(source)
+        check_tree(tree)
+        fields = frozenset(meta.find_undeclared_variables(tree))
+        code = environment.compile(price_tree(tree), name, name)
+    except TemplateSyntaxError as error:
+        raise JobError(
+            f"{name}, line {error.lineno}: the template does not parse: {str(error.message)[:200]}"
+        ) from None
+    except (RecursionError, SyntaxError, ValueError) as error:
+        # Brackets nested beyond Python's limits, or a number of over 4,300 digits.
+        raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it") from None
+    return _Part(role, Template.from_code(environment, code, environment.globals), fields)
+
+
+def _render_part(part: _Part, document: Document, budget: Budget) -> str | DocumentFault:
+    fields = document.fields
+    variables: dict[str, Any] = {name: fields[name] for name in part.fields if name in fields}
+    variables[BUDGET] = budget
+    try:
+        return _concat_pieces(part.template, variables)
+    except UndefinedError as error:
+        field = f"the field {error.message}" if error.message else "a value"
+        advice = "give it a default, or mend the document"
+        message = f"{part.name}, line {_line_of(error, part)}: {field} is absent or null; {advice}"
+        return DocumentFault(FailureCode.MISSING_FIELD, message)
+    except TooExpensive as error:
+        return DocumentFault(FailureCode.TEMPLATE_ERROR, f"{part.name}, line {_line_of(error, part)}: {error.message}")
+    except _FAULTS as error:
+        message = f"{part.name}, line {_line_of(error, part)}: {type(error).__name__} on this document"
+        return DocumentFault(FailureCode.TEMPLATE_ERROR, message)
+
+
+def _concat_pieces(template: Template, variables: dict[str, Any]) -> str:
+    pieces = []
+    num_chars = 0
+    for piece in template.root_render_func(template.new_context(variables, shared=True)):
+        num_chars += len(piece)
+        if num_chars > MAX_OUTPUT_CHARS:
+            raise TooExpensive(f"the message is longer than {MAX_OUTPUT_CHARS} characters")
+        pieces.append(piece)
+    content = "".join(pieces)
+    if not content.isascii():
+        # Half a character can neither be sent to the engine nor be tokenised.
+        content.encode()
+    return content
+
+
+def _line_of(error: BaseException, part: _Part) -> int | str:
+    """The line of the template where an error came from."""
+    line: int | str = "?"
+    traceback: TracebackType | None = error.__traceback__
+    while traceback:
+        if traceback.tb_frame.f_code.co_filename == part.name:
+            line = part.template.get_corresponding_lineno(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return line

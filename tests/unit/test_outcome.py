@@ -1,0 +1,117 @@
+"""The outcome of a request, and the failure limit."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from bulkinfer.job import FailureLimit
+from bulkinfer.outcome import decide_outcome, fail_document, fail_unreadable, is_over_limit, is_retryable
+from bulkinfer.records import (
+    Completion,
+    Document,
+    Failure,
+    FailureCode,
+    Message,
+    Origin,
+    Rejection,
+    Request,
+    Result,
+    UnreadableRow,
+)
+
+NOW = datetime(2025, 3, 1, 12, 0, tzinfo=UTC)
+HASH = bytes(range(16))
+ORIGIN = Origin("tickets.jsonl", 7, "T-7")
+REQUEST = Request(HASH, ORIGIN, (Message("user", "hello"),), 5, attempt=2, queued_at_s=10.0)
+
+
+def completion(text: str, finish_reason: str) -> Completion:
+    return Completion(HASH, text, finish_reason, 30, 16, 48, queue_s=0.5, first_token_s=1.0, total_s=4.0)
+
+
+def decide_failure(event: Completion | Rejection) -> Failure:
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW)
+    assert isinstance(outcome, Failure)
+    return outcome
+
+
+def test_stop_gives_a_result_whose_durations_count_from_entering_the_queue() -> None:
+    outcome = decide_outcome(REQUEST, completion(" yes\n", "stop"), submitted_at_s=12.0, now=NOW)
+    assert outcome == Result(HASH, " yes\n", None, "stop", 30, 16, 48, 2.5, 3.0, 6.0, 2, NOW)
+
+
+def test_a_clock_that_lags_gives_no_negative_wait() -> None:
+    outcome = decide_outcome(REQUEST, completion("yes", "stop"), submitted_at_s=9.0, now=NOW)
+    assert isinstance(outcome, Result)
+    assert outcome.queue_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "code", "retryable"),
+    [
+        ("", "stop", "invalid_output", False),
+        (" \n\t", "stop", "invalid_output", False),
+        ("half an ans", "length", "truncated", False),
+        ("", "length", "truncated", False),
+        ("no no no no", "repetition", "invalid_output", False),
+        ("half", "abort", "engine_error", True),
+        ("", "error", "engine_error", True),
+        ("whole", "a reason of a later engine", "engine_error", True),
+    ],
+)
+def test_any_other_end_is_a_failure_that_keeps_the_raw_output(
+    text: str, finish_reason: str, code: str, retryable: bool
+) -> None:
+    failure = decide_failure(completion(text, finish_reason))
+    assert (failure.code, failure.raw_output, failure.retryable) == (code, text, retryable)
+    assert (failure.origin, failure.attempts, failure.failed_at) == (ORIGIN, 2, NOW)
+    assert not text.strip() or text not in failure.message
+
+
+def test_truncation_names_the_length_and_the_key_to_raise() -> None:
+    message = decide_failure(completion("half an ans", "length")).message
+    assert message == "the answer was cut at 48 tokens; raise sampling.max_tokens and run with --only truncated"
+
+
+def test_a_rejection_keeps_its_code_and_message() -> None:
+    failure = decide_failure(Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "3000 of 2048 tokens", 3000))
+    assert failure == Failure(HASH, ORIGIN, FailureCode.PROMPT_TOO_LONG, "3000 of 2048 tokens", None, 2, False, NOW)
+
+
+def test_documents_that_the_engine_never_saw_have_no_attempts() -> None:
+    row = UnreadableRow(ORIGIN, HASH, "tickets.jsonl, line 7: not JSON")
+    assert fail_unreadable(row, NOW) == Failure(
+        HASH, ORIGIN, FailureCode.UNREADABLE_ROW, "tickets.jsonl, line 7: not JSON", None, 0, False, NOW
+    )
+    failure = fail_document(Document(ORIGIN, {}), HASH, FailureCode.MISSING_FIELD, "the field body is absent", NOW)
+    assert failure == Failure(HASH, ORIGIN, FailureCode.MISSING_FIELD, "the field body is absent", None, 0, False, NOW)
+
+
+def test_every_code_says_whether_it_may_be_retried() -> None:
+    assert {code for code in FailureCode if is_retryable(code)} == {"engine_error", "engine_killer"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_failed", "num_outcomes", "is_final", "is_over"),
+    [
+        (FailureLimit(count=3), 3, 10, False, False),
+        (FailureLimit(count=3), 4, 10, False, True),
+        (FailureLimit(count=0), 1, 2, False, True),
+        (FailureLimit(count=0), 0, 0, True, False),
+        (FailureLimit(share=0.05), 199, 199, False, False),
+        (FailureLimit(share=0.05), 10, 200, False, False),
+        (FailureLimit(share=0.05), 11, 200, False, True),
+        (FailureLimit(share=0.05), 1, 10, False, False),
+        (FailureLimit(share=0.05), 1, 10, True, True),
+        (FailureLimit(share=0.29), 29, 100, True, False),
+        (FailureLimit(share=0.29), 30, 100, True, True),
+        (FailureLimit(share=0.0), 1, 1_000_000, False, True),
+        (FailureLimit(share=1.0), 500, 500, False, False),
+        (FailureLimit(share=1.0), 500, 500, True, True),
+        (FailureLimit(count=1000), 1, 1, True, True),
+        (FailureLimit(count=1000), 1, 2, True, False),
+        (FailureLimit(share=0.05), 0, 0, True, False),
+    ],
+)
+def test_failure_limit(limit: FailureLimit, num_failed: int, num_outcomes: int, is_final: bool, is_over: bool) -> None:
+    assert is_over_limit(limit, num_failed, num_outcomes, is_final=is_final) is is_over
