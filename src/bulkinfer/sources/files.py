@@ -1,0 +1,226 @@
+"""From what the job file says under `input.path` to the list of files, with every fault told before any is read."""
+
+import glob
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from bulkinfer.errors import InputError
+from bulkinfer.records import SourceFile
+
+
+class SourceFormat(StrEnum):
+    """What a file holds, told by its ending."""
+
+    PARQUET = "parquet"
+    JSONL = "jsonl"
+    JSONL_GZIP = "jsonl.gz"
+    JSONL_ZSTD = "jsonl.zst"
+
+
+_ENDINGS = {
+    ".parquet": SourceFormat.PARQUET,
+    ".pq": SourceFormat.PARQUET,
+    ".jsonl": SourceFormat.JSONL,
+    ".ndjson": SourceFormat.JSONL,
+    ".jsonl.gz": SourceFormat.JSONL_GZIP,
+    ".ndjson.gz": SourceFormat.JSONL_GZIP,
+    ".jsonl.zst": SourceFormat.JSONL_ZSTD,
+    ".ndjson.zst": SourceFormat.JSONL_ZSTD,
+}
+_KNOWN = ", ".join(_ENDINGS)
+
+
+def find_format(path: Path) -> SourceFormat | None:
+    """The format that a file's name claims, in upper or lower case; None for an ending that is not known."""
+    name = path.name.lower()
+    return next((source_format for ending, source_format in _ENDINGS.items() if name.endswith(ending)), None)
+
+
+def find_source_files(patterns: Sequence[str], folder: Path) -> list[SourceFile]:
+    """The input files in the order in which they are read; a file that is named twice is taken once.
+
+    Each pattern is a file, a folder or a glob (`**` for any depth); `~` is a home folder; a relative one starts at
+    `folder`. A folder stands for all files of a known format in it and below, sorted; as in Spark and Hive, names that
+    begin with "." or "_" are left out. A glob is sorted too, and a folder that it matches is read as a folder.
+    Raises InputError, also for a file that a pattern matches but whose ending is not known: leaving it out without a
+    word could lose documents.
+    """
+    files: dict[str, SourceFile] = {}
+    for text in patterns:
+        pattern = _parse_pattern(text, folder.absolute())
+        for path in _expand(pattern):
+            files.setdefault(os.path.realpath(path), _read_source_file(pattern, path))
+    return list(files.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    text: str
+    root: Path
+    """Where the pattern starts: the job file's folder, a home folder or "/"."""
+    rest: str
+    is_relative: bool
+
+    @property
+    def path(self) -> Path:
+        return self.root / self.rest
+
+    def name(self, path: Path) -> str:
+        return _printable(path.relative_to(self.root) if self.is_relative else path)
+
+    def error(self, path: Path, fault: str, advice: str) -> InputError:
+        return InputError(f"input.path {self.text!r}: {_printable(path)} {fault}. {advice}")
+
+
+def _parse_pattern(text: str, folder: Path) -> _Pattern:
+    if not text.strip() or "\0" in text:
+        raise InputError(f"input.path {text!r}: not a path. Give a file, a folder or a glob")
+    if text.startswith("~"):
+        home, _, rest = text.partition("/")
+        try:
+            return _Pattern(text, Path(home).expanduser(), rest, is_relative=False)
+        except RuntimeError as error:
+            raise InputError(
+                f"input.path {text!r}: {home} is no user with a home folder. Write the whole path"
+            ) from error
+    if text.startswith("/"):
+        return _Pattern(text, Path("/"), text.lstrip("/"), is_relative=False)
+    return _Pattern(text, folder, text, is_relative=True)
+
+
+def _expand(pattern: _Pattern) -> list[Path]:
+    # What exists under the name is taken as it is: a name may hold brackets without being a glob.
+    if not os.path.lexists(pattern.path) and glob.has_magic(pattern.rest):
+        return _expand_glob(pattern)
+    if stat.S_ISDIR(_stat(pattern, pattern.path).st_mode):
+        return _expand_folder(pattern)
+    return [pattern.path]
+
+
+def _expand_folder(pattern: _Pattern) -> list[Path]:
+    known, others = _list_folder(pattern, pattern.path)
+    if not known:
+        raise pattern.error(
+            pattern.path,
+            f"is a folder with no file of a known format ({_describe_others(others)})",
+            f"Known endings are {_KNOWN}; names that begin with '.' or '_' are left out",
+        )
+    return known
+
+
+def _expand_glob(pattern: _Pattern) -> list[Path]:
+    takes_underscore = any(part.startswith("_") for part in Path(pattern.rest).parts)
+    paths: list[Path] = []
+    others: list[Path] = []
+    # The glob module and not Path.glob: it leaves hidden names out, as a shell does, and reads `**` as files too.
+    matches = glob.glob(pattern.rest, root_dir=pattern.root, recursive=True)  # noqa: PTH207
+    for match in sorted(map(Path, matches), key=lambda path: path.parts):
+        if not takes_underscore and any(part.startswith("_") for part in match.parts):
+            others.append(match)
+        elif os.path.isdir(pattern.root / match):  # noqa: PTH112 - Path.is_dir raises where a folder above is closed
+            known, unknown = _list_folder(pattern, pattern.root / match)
+            paths += known
+            others += unknown
+        else:
+            paths.append(pattern.root / match)
+    if not paths:
+        fault = f"matches no file of a known format ({_describe_others(others)})"
+        raise pattern.error(pattern.path, fault, f"Known endings are {_KNOWN}; {_describe_folder_above(pattern.path)}")
+    return paths
+
+
+def _list_folder(pattern: _Pattern, folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files of known format, sorted, and the others."""
+    known: list[Path] = []
+    others: list[Path] = []
+    try:
+        for path in _walk(folder):
+            (known if _is_visible(path.name) and find_format(path) else others).append(path)
+    except OSError as error:
+        raise _unreadable(pattern, Path(error.filename or folder), error) from error
+    return sorted(known, key=lambda path: path.parts), others
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    seen: set[str] = set()
+    for parent, folder_names, file_names in os.walk(folder, onerror=_raise, followlinks=True):
+        real = os.path.realpath(parent)
+        # A link to a folder above would never end.
+        folder_names[:] = [] if real in seen else filter(_is_visible, folder_names)
+        if real not in seen:
+            seen.add(real)
+            yield from (Path(parent, name) for name in file_names)
+
+
+def _read_source_file(pattern: _Pattern, path: Path) -> SourceFile:
+    status = _stat(pattern, path)
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
+        raise pattern.error(path, f"is not a regular file but {kind}", "Write what it gives into a file first")
+    if find_format(path) is None:
+        raise pattern.error(path, "has an ending that is not known", f"Known endings are {_KNOWN}")
+    try:
+        path.open("rb").close()
+    except OSError as error:
+        raise _unreadable(pattern, path, error) from error
+    return SourceFile(
+        path=path,
+        name=pattern.name(path),
+        size_bytes=status.st_size,
+        mtime_ns=status.st_mtime_ns,
+        ctime_ns=status.st_ctime_ns,
+        inode=status.st_ino,
+    )
+
+
+_KINDS = {
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFDIR: "a folder",
+}
+
+
+def _stat(pattern: _Pattern, path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        fault = "is a symbolic link to something that does not exist" if os.path.islink(path) else "does not exist"  # noqa: PTH114
+        raise pattern.error(path, fault, f"Correct the path; {_describe_folder_above(path)}") from error
+    except OSError as error:
+        raise _unreadable(pattern, path, error) from error
+
+
+def _unreadable(pattern: _Pattern, path: Path, error: OSError) -> InputError:
+    return pattern.error(path, f"cannot be read ({error.strerror})", "Check its permissions and those of its folders")
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _is_visible(name: str) -> bool:
+    return not name.startswith((".", "_"))
+
+
+def _describe_folder_above(path: Path) -> str:
+    above = next((parent for parent in path.parents if os.path.isdir(parent)), Path("/"))  # noqa: PTH112 - never raises
+    return (
+        f"a relative path starts at the job file's folder, and {_printable(above)} is the last folder of it that exists"
+    )
+
+
+def _describe_others(paths: Sequence[Path]) -> str:
+    endings = [ending or "no ending" for ending, _ in Counter(path.suffix for path in paths).most_common(3)]
+    return f"other files: {len(paths)}, with {', '.join(endings)}" if paths else "no file at all"
+
+
+def _printable(path: Path) -> str:
+    """The path as text that can be printed and stored: a name that is not UTF-8 gets its odd bytes written as \\xNN."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")

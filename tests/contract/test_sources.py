@@ -1,0 +1,155 @@
+"""One body over all formats: the same rows in, the same documents out."""
+
+import gzip
+import json
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import zstandard
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from bulkinfer.errors import InputError
+from bulkinfer.records import Document, JsonValue, Origin, UnreadableRow
+from bulkinfer.sources import Source, find_source_files, open_source
+
+Row = Mapping[str, JsonValue]
+NAMES = ["in.parquet", "in.pq", "in.jsonl", "in.ndjson", "in.jsonl.gz", "in.ndjson.gz", "in.jsonl.zst", "in.ndjson.zst"]
+SCHEMA = pa.schema(
+    {
+        "key": pa.string(),
+        "text": pa.string(),
+        "number": pa.int64(),
+        "share": pa.float64(),
+        "tags": pa.list_(pa.string()),
+    }
+)
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    lines = "".join(json.dumps(row, ensure_ascii=len(rows) % 2 == 0) + "\n" for row in rows).encode()
+    match path.suffix:
+        case ".parquet" | ".pq":
+            pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), path)
+        case ".gz":
+            path.write_bytes(gzip.compress(lines))
+        case ".zst":
+            path.write_bytes(zstandard.ZstdCompressor().compress(lines))
+        case _:
+            path.write_bytes(lines)
+
+
+def open_rows(folder: Path, name: str, rows: Sequence[Row], fields: frozenset[str], id_field: str | None) -> Source:
+    write_rows(folder / name, rows)
+    (file,) = find_source_files([name], folder)
+    return open_source(file, fields, id_field)
+
+
+each_format = pytest.mark.parametrize("name", NAMES)
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+row = st.fixed_dictionaries(
+    {
+        "key": st.none() | text,
+        "text": st.none() | text,
+        "number": st.none() | st.integers(-(2**63), 2**63 - 1),
+        "share": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "tags": st.none() | st.lists(text, max_size=3),
+    }
+)
+ODD: Row = {
+    "key": "\0",
+    "text": "e\u0301 \N{WAVING HAND SIGN} \u2028\ufeff\r\n\x85 \ufffe",
+    "number": 0,
+    "share": -0.0,
+    "tags": [""],
+}
+LONG: Row = {"key": None, "text": "\N{WAVING HAND SIGN}" * 300_000, "number": 2**63 - 1, "share": 1e308, "tags": None}
+
+
+@each_format
+@given(rows=st.lists(row, min_size=1, max_size=20))
+@example(rows=[ODD, LONG, ODD])
+@settings(max_examples=40, deadline=None)
+def test_the_same_rows_give_the_same_documents(name: str, rows: list[Row]) -> None:
+    fields = frozenset({"text", "number", "share", "tags"})
+    with tempfile.TemporaryDirectory() as folder:
+        source = open_rows(Path(folder), name, rows, fields, "key")
+        assert list(source.iter_rows()) == [
+            Document(
+                Origin(name, number, f"{name}:{number}" if row["key"] is None else str(row["key"])),
+                {field: row[field] for field in fields},
+            )
+            for number, row in enumerate(rows, 1)
+        ]
+
+
+ROWS: list[Row] = [
+    {"key": f"k{number}", "text": f"text {number}", "number": number, "share": 0.5, "tags": ["a", "b"]}
+    for number in range(1, 3001)
+]
+
+
+@each_format
+def test_without_an_id_field_documents_are_named_by_file_and_row(name: str, tmp_path: Path) -> None:
+    source = open_rows(tmp_path, name, ROWS, frozenset({"text"}), None)
+    assert [row.origin for row in source.iter_rows()] == [Origin(name, row, f"{name}:{row}") for row in range(1, 3001)]
+
+
+@each_format
+def test_a_number_can_name_a_document(name: str, tmp_path: Path) -> None:
+    source = open_rows(tmp_path, name, ROWS[:2], frozenset({"text"}), "number")
+    assert list(source.iter_rows()) == [
+        Document(Origin(name, 1, "1"), {"text": "text 1"}),
+        Document(Origin(name, 2, "2"), {"text": "text 2"}),
+    ]
+
+
+@each_format
+def test_a_field_that_no_row_has_is_absent(name: str, tmp_path: Path) -> None:
+    source = open_rows(tmp_path, name, ROWS[:1], frozenset({"text", "gone"}), "gone")
+    assert list(source.iter_rows()) == [Document(Origin(name, 1, f"{name}:1"), {"text": "text 1"})]
+
+
+@each_format
+def test_field_names_are_told_without_reading(name: str, tmp_path: Path) -> None:
+    source = open_rows(tmp_path, name, ROWS, frozenset(), None)
+    assert source.read_field_names() == {"key", "text", "number", "share", "tags"}
+    assert source.bytes_read() == 0
+
+
+@each_format
+def test_rows_can_be_read_again_and_reading_can_stop_early(name: str, tmp_path: Path) -> None:
+    source = open_rows(tmp_path, name, ROWS, frozenset({"text"}), None)
+    first: Document | UnreadableRow = next(source.iter_rows())
+    rows = list(source.iter_rows())
+    assert rows[0] == first
+    assert len(rows) == 3000
+    assert source.bytes_read() == (tmp_path / name).stat().st_size
+
+
+@each_format
+def test_damage_is_an_input_error_or_unreadable_rows_never_a_crash(name: str, tmp_path: Path) -> None:
+    write_rows(tmp_path / name, ROWS[:500])
+    whole = (tmp_path / name).read_bytes()
+    rng = random.Random(7)
+    num_errors = 0
+    for _ in range(100):
+        damaged = bytearray(whole)
+        for _ in range(rng.choice([1, 3, 20])):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        (tmp_path / name).write_bytes(damaged[: rng.choice([len(whole), rng.randrange(len(whole))])])
+        (file,) = find_source_files([name], tmp_path)
+        try:
+            rows = list(open_source(file, frozenset({"text", "share", "tags"}), "key").iter_rows())
+        except InputError as error:
+            assert str(error).startswith(name)  # noqa: PT017 - most damage is told, some leaves a file that can be read
+            num_errors += 1
+        else:
+            assert all(isinstance(row, Document | UnreadableRow) for row in rows)
+    assert num_errors > 50 or name in {"in.jsonl", "in.ndjson"}

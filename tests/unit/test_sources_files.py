@@ -1,0 +1,163 @@
+"""What `input.path` means: files, folders, globs, and every fault in them."""
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bulkinfer.errors import InputError
+from bulkinfer.sources import find_source_files
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"{}\n")
+
+
+def find_names(folder: Path, *patterns: str) -> list[str]:
+    return [file.name for file in find_source_files(patterns, folder)]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "names"),
+    [
+        (["a.jsonl"], ["a.jsonl"]),
+        (["./a.jsonl"], ["a.jsonl"]),
+        (["b.pq", "a.jsonl"], ["b.pq", "a.jsonl"]),
+        (["a.jsonl", "b.pq", "a.jsonl"], ["a.jsonl", "b.pq"]),
+        (["a.jsonl", "deep/../a.jsonl"], ["a.jsonl"]),
+        (["../job/a.jsonl"], ["../job/a.jsonl"]),
+        (["deep"], ["deep/A.NDJSON", "deep/er/b.jsonl.zst", "deep/er/c.parquet", "deep/z.ndjson.gz"]),
+        (["deep/"], ["deep/A.NDJSON", "deep/er/b.jsonl.zst", "deep/er/c.parquet", "deep/z.ndjson.gz"]),
+        (["deep/*.gz"], ["deep/z.ndjson.gz"]),
+        (["**/*.p*q*"], ["b.pq", "deep/er/c.parquet"]),
+        (["deep/e*"], ["deep/er/b.jsonl.zst", "deep/er/c.parquet"]),
+        (["deep/**/[bc].*"], ["deep/er/b.jsonl.zst", "deep/er/c.parquet"]),
+        (["odd[1].jsonl"], ["odd[1].jsonl"]),
+        (["deep/er/_part.jsonl"], ["deep/er/_part.jsonl"]),
+        (["deep/er/_*.jsonl"], ["deep/er/_part.jsonl"]),
+        (["deep/er/*.jsonl", "b.pq"], None),
+    ],
+)
+def test_patterns_give_files_in_order_and_once(tmp_path: Path, patterns: list[str], names: list[str] | None) -> None:
+    folder = tmp_path / "job"
+    write(
+        folder, "a.jsonl", "b.pq", "odd[1].jsonl", "odd1.jsonl", "deep/z.ndjson.gz", "deep/A.NDJSON", "deep/notes.txt"
+    )
+    write(folder, "deep/er/c.parquet", "deep/er/b.jsonl.zst", "deep/er/_part.jsonl", "deep/.hidden.jsonl")
+    write(folder, "deep/_temporary/x.jsonl", "deep/.git/y.jsonl", "deep/_SUCCESS")
+    if names is None:
+        with pytest.raises(InputError):
+            find_names(folder, *patterns)
+    else:
+        assert find_names(folder, *patterns) == names
+
+
+def test_an_absolute_pattern_and_a_home_give_absolute_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "in/a.jsonl", "in/b.jsonl")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = [f"{tmp_path}/in/a.jsonl", f"{tmp_path}/in/b.jsonl"]
+    for pattern in (f"{tmp_path}/in", f"{tmp_path}/in/*.jsonl", "~/in", "~/in/?.jsonl"):
+        assert find_names(tmp_path / "elsewhere", pattern) == names
+
+
+def test_the_job_folder_may_look_like_a_glob(tmp_path: Path) -> None:
+    write(tmp_path, "[2026] *jobs/a.jsonl")
+    assert find_names(tmp_path / "[2026] *jobs", "*.jsonl") == ["a.jsonl"]
+
+
+def test_a_file_tells_size_times_and_inode(tmp_path: Path) -> None:
+    write(tmp_path, "a.jsonl")
+    status = (tmp_path / "a.jsonl").stat()
+    (file,) = find_source_files(["a.jsonl"], tmp_path)
+    assert (file.path, file.size_bytes) == (tmp_path / "a.jsonl", 3)
+    assert (file.mtime_ns, file.ctime_ns, file.inode) == (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def test_links_are_followed_once_and_a_loop_ends(tmp_path: Path) -> None:
+    write(tmp_path, "in/a.jsonl", "elsewhere/b.jsonl")
+    (tmp_path / "in/latest.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "in/linked").symlink_to("../elsewhere")
+    (tmp_path / "in/loop").symlink_to("..")
+    assert find_names(tmp_path, "in") == ["in/a.jsonl", "in/linked/b.jsonl"]
+
+
+def test_a_name_that_is_not_utf8_can_be_printed(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+    assert find_names(tmp_path, ".") == ["caf\\xe9.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (
+            "gone/x.jsonl",
+            ["'gone/x.jsonl'", "{0}/gone/x.jsonl does not exist", "{0} is the last folder of it that exists"],
+        ),
+        ("a.jsonl/b", ["{0}/a.jsonl/b does not exist"]),
+        (
+            "others",
+            ["{0}/others is a folder with no file of a known format", "other files: 3, with .csv", ".ndjson.zst"],
+        ),
+        ("empty", ["no file of a known format (no file at all)"]),
+        ("*.parquet", ["{0}/*.parquet matches no file of a known format (no file at all)"]),
+        ("others/_*", ["has an ending that is not known"]),
+        ("others/*", ["{0}/others/a.csv has an ending that is not known", ".parquet, .pq, .jsonl"]),
+        ("e*", ["{0}/e* matches no file of a known format"]),
+        ("others/a.csv", ["{0}/others/a.csv has an ending that is not known"]),
+        ("broken.jsonl", ["is a symbolic link to something that does not exist"]),
+        ("loop.jsonl", ["cannot be read (Too many levels of symbolic links)"]),
+        ("x" * 300 + ".jsonl", ["cannot be read (File name too long)"]),
+        ("pipe.jsonl", ["is not a regular file but a named pipe"]),
+        ("pipes", ["pipes/p.jsonl is not a regular file but a named pipe"]),
+        ("/dev/null", ["/dev/null is not a regular file but a device"]),
+        ("", ["not a path"]),
+        (" ", ["not a path"]),
+        ("a\0b", ["not a path"]),
+        ("~nobody-of-this-name/x.jsonl", ["no user with a home folder"]),
+    ],
+)
+def test_a_fault_names_pattern_path_and_what_was_found(tmp_path: Path, pattern: str, words: list[str]) -> None:
+    write(tmp_path, "a.jsonl", "others/a.csv", "others/b.csv", "others/_c")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.jsonl").symlink_to("nothing")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes/p.jsonl")
+    with pytest.raises(InputError) as caught:
+        find_source_files([pattern], tmp_path)
+    for word in [*words, repr(pattern)]:
+        assert word.format(tmp_path) in str(caught.value)
+
+
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder with a file and a folder that this test may not read, even where the tests run as root."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, "a.jsonl", "in/closed/b.jsonl")
+        folder.chmod(0o755)
+        (folder / "a.jsonl").chmod(0)
+        (folder / "in/closed").chmod(0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        yield folder
+        os.seteuid(user)
+        (folder / "in/closed").chmod(stat.S_IRWXU)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"), [("a.jsonl", "a.jsonl"), ("in", "in/closed"), ("in/closed/b.jsonl", "in/closed/b.jsonl")]
+)
+def test_what_may_not_be_read_is_told(closed_folder: Path, pattern: str, path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find_source_files([pattern], closed_folder)
+    assert f"{closed_folder}/{path} cannot be read (Permission denied)" in str(caught.value)
