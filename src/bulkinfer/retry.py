@@ -1,14 +1,20 @@
 """How often and after how long something is tried again. Policies only; the only room that knows tenacity."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
-COMMIT_ATTEMPTS = 3
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_chain,
+    wait_exponential,
+    wait_fixed,
+    wait_none,
+)
 
 _RESTART_WAIT = wait_exponential(multiplier=1, exp_base=2, max=60)
-_COMMIT_WAIT = wait_exponential(multiplier=0.2, exp_base=4, max=5)
 
 
 def restart_wait_s(attempt: int) -> float:
@@ -21,15 +27,17 @@ def restart_wait_s(attempt: int) -> float:
     return float(_RESTART_WAIT(state))
 
 
-def retry_commit(retry_on: type[Exception], *, sleep: Callable[[float], None] = time.sleep) -> Retrying:
-    """Call a commit up to three times, 0.2 s and 0.8 s apart, as long as it raises `retry_on`.
+def retry_commit(
+    waits_s: Sequence[float], retry_on: tuple[type[Exception], ...], *, sleep: Callable[[float], None] = time.sleep
+) -> Retrying:
+    """Call a commit again, after each of the given waits (seconds), as long as it raises one of `retry_on`.
 
-    Used as `retry_commit(SomeError)(commit, rows)`. The last error is raised as it is, any other at once. A commit that
-    raised may still have happened: what is called must be safe to repeat.
+    Used as `retry_commit(waits_s, (SomeError,))(commit, rows)`. The last error is raised as it is, any other at once. A
+    commit that raised may still have happened: what is called must be safe to repeat.
     """
     return Retrying(
-        stop=stop_after_attempt(COMMIT_ATTEMPTS),
-        wait=_COMMIT_WAIT,
+        stop=stop_after_attempt(1 + len(waits_s)),
+        wait=wait_chain(*map(wait_fixed, waits_s)) if waits_s else wait_none(),
         retry=retry_if_exception_type(retry_on),
         sleep=sleep,
         reraise=True,

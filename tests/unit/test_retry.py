@@ -23,8 +23,8 @@ def test_a_commit_is_tried_three_times_and_then_its_own_error_is_raised() -> Non
         raise Unclear(next(calls))
 
     with pytest.raises(Unclear, match="3"):
-        retry_commit(Unclear, sleep=waits.append)(commit)
-    assert waits == pytest.approx([0.2, 0.8])
+        retry_commit((0.5, 2.0), (Unclear,), sleep=waits.append)(commit)
+    assert waits == pytest.approx([0.5, 2.0])
 
 
 def test_a_commit_that_succeeds_at_the_second_try_returns_its_value() -> None:
@@ -35,7 +35,7 @@ def test_a_commit_that_succeeds_at_the_second_try_returns_its_value() -> None:
             raise Unclear
         return rows
 
-    assert retry_commit(Unclear, sleep=waits.append)(commit, 5) == 5
+    assert retry_commit((0.5, 2.0), (Unclear,), sleep=waits.append)(commit, 5) == 5
     assert len(waits) == 1
 
 
@@ -46,5 +46,5 @@ def test_other_errors_are_not_retried() -> None:
         raise KeyError
 
     with pytest.raises(KeyError):
-        retry_commit(Unclear, sleep=waits.append)(commit)
+        retry_commit((0.5, 2.0), (Unclear,), sleep=waits.append)(commit)
     assert waits == []

@@ -1,0 +1,30 @@
+"""The store: one DuckDB file, one writer thread, append-only; and everything that reads it."""
+
+from bulkinfer.store.export import export_answers
+from bulkinfer.store.lock import Holder, read_holder
+from bulkinfer.store.lookups import DocumentCounts
+from bulkinfer.store.paths import is_database
+from bulkinfer.store.queue import CommitLimits
+from bulkinfer.store.reader import QueryResult, Reader
+from bulkinfer.store.reports import OpenFailure, RunSummary
+from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.status import read_status, write_status
+from bulkinfer.store.writer import Store
+
+__all__ = [
+    "CommitLimits",
+    "DocumentCounts",
+    "Holder",
+    "OpenFailure",
+    "QueryResult",
+    "Reader",
+    "RunRecord",
+    "RunSummary",
+    "Store",
+    "TaskRecord",
+    "export_answers",
+    "is_database",
+    "read_holder",
+    "read_status",
+    "write_status",
+]

@@ -1,0 +1,102 @@
+"""One commit: document rows, results, failures and the commit record, in one transaction.
+
+It may be run again after an unclear end: the commit record says whether the first attempt reached the disk, and the
+anti-joins keep out whatever is there already.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+import duckdb
+
+from bulkinfer.records import DocumentRow, Failure, Outcome, Result
+from bulkinfer.store.arrow import failures_table, insert_table, results_table, rows_table
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a commit really added; less than it was given where something was there already."""
+
+    num_results: int
+    num_failures: int
+
+
+_INSERT_RESULTS = """
+    insert into results by name
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.* replace (try_cast(p.value as json) as value)
+    from pending p
+    where not exists (
+        select 1 from results r where r.task_fingerprint = $task and r.document_hash = p.document_hash
+    )
+"""
+_INSERT_FAILURES = """
+    insert into failures by name
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.*
+    from pending p
+    where not exists (
+        select 1 from results r where r.task_fingerprint = $task and r.document_hash = p.document_hash
+    )
+    and not exists (
+        select 1 from failures f
+        where f.task_fingerprint = $task and f.run_id = $run
+            and f.document_hash = p.document_hash and f.code = p.code and f.attempts = p.attempts
+    )
+"""
+_INSERT_COMMIT = """
+    insert into commits by name
+    select $run::uuid as run_id, $seq as seq, $rows as rows, $failed as failed, $now::timestamptz as committed_at,
+        $document_rows as document_rows, $prompt_tokens as prompt_tokens, $output_tokens as output_tokens,
+        $commit_s as commit_s
+"""
+
+
+def commit_pending(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: UUID,
+    task: UUID,
+    seq: int,
+    rows: Sequence[DocumentRow],
+    outcomes: Sequence[Outcome],
+) -> Written:
+    """Write rows, results, failures and the commit record; nothing when commit `seq` of the run is there already."""
+    began_s = time.monotonic()
+    found = connection.execute(
+        "select rows, failed from commits where run_id = $run and seq = $seq", {"run": run_id, "seq": seq}
+    ).fetchall()
+    if found:
+        return Written(*found[0])
+    keys: dict[str, object] = {"run": run_id, "task": task}
+    results = _first_of_each(outcomes)
+    failures = list({(o.document_hash, o.code, o.attempts): o for o in outcomes if isinstance(o, Failure)}.values())
+    insert_table(connection, "insert into document_rows by name from pending", rows_table(rows), {})
+    written = Written(
+        num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
+        num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
+    )
+    connection.execute(
+        _INSERT_COMMIT,
+        {
+            "run": run_id,
+            "seq": seq,
+            "rows": written.num_results,
+            "failed": written.num_failures,
+            "now": datetime.now(UTC),
+            "document_rows": len(rows),
+            "prompt_tokens": sum(result.prompt_tokens for result in results),
+            "output_tokens": sum(result.output_tokens for result in results),
+            "commit_s": time.monotonic() - began_s,
+        },
+    )
+    return written
+
+
+def _first_of_each(outcomes: Iterable[Outcome]) -> list[Result]:
+    """The first result of each document: within one statement the anti-join does not see the statement's own lines."""
+    results: dict[bytes, Result] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Result):
+            results.setdefault(outcome.document_hash, outcome)
+    return list(results.values())

@@ -1,0 +1,128 @@
+"""The connections of the one process that writes: its transactions and lookups, and reopening when DuckDB gives up.
+
+A database that met an error once may be dead as a whole ("invalidated"), so every failed transaction closes it, opens
+it anew and tries again. The caller holds the run lock.
+"""
+
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+import duckdb
+
+from bulkinfer.errors import StoreError
+from bulkinfer.retry import retry_commit
+from bulkinfer.store.database import explain_error, open_for_writing
+
+_T = TypeVar("_T")
+_FAULTS = (duckdb.Error, StoreError)
+_Transaction = Callable[[duckdb.DuckDBPyConnection], _T]
+
+
+class Connections:
+    """One connection that writes, one that looks up, each for one thread at a time; more come from `create_cursor`."""
+
+    def __init__(self, path: Path, lock_wait_s: float, retry_waits_s: tuple[float, ...]) -> None:
+        """Opens nothing yet. `retry_waits_s` are the pauses before a transaction is tried again."""
+        self._path = path
+        self._lock_wait_s = lock_wait_s
+        self._retry_waits_s = retry_waits_s
+        self._pid = os.getpid()
+        self._writing = threading.Lock()
+        self._reading = threading.Lock()
+        self._connection: duckdb.DuckDBPyConnection | None = None
+        self._lookup_cursor: duckdb.DuckDBPyConnection | None = None
+        self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+        _keep_open_in_forked_children(self)
+
+    def open(self) -> None:
+        """Open or create the database, without trying twice. Raises StoreError or StoreLocked."""
+        self._connection = open_for_writing(self._path, self._lock_wait_s)
+
+    def write(self, transaction: _Transaction[_T], action: str) -> _T:
+        """Run a transaction and commit it; after an error, reopen the database and run it again, `retry_waits_s` times.
+
+        An error may come after the commit reached the disk, so `transaction` must look what is there. Raises
+        StoreError, in which `action` says what failed.
+        """
+        self.check_process()
+        with self._writing:
+            try:
+                return cast(_T, retry_commit(self._retry_waits_s, _FAULTS)(self._attempt, transaction))
+            except duckdb.Error as error:
+                raise explain_error(error, self._path, action) from error
+
+    def read(self, query: _Transaction[_T]) -> _T:
+        """Run a query beside the writer, on committed data. Raises duckdb.Error, or StoreError while it is closed."""
+        self.check_process()
+        with self._reading:
+            if self._lookup_cursor is None:
+                self._lookup_cursor = self.create_cursor()
+            return query(self._lookup_cursor)
+
+    def create_cursor(self) -> duckdb.DuckDBPyConnection:
+        """A connection for one other thread. It ends with `close`. Raises StoreError while the database is closed."""
+        self.check_process()
+        if self._connection is None:
+            raise StoreError(f"{self._path}: the database is closed")
+        cursor = self._connection.cursor()
+        self._cursors.add(cursor)
+        return cursor
+
+    def checkpoint(self) -> None:
+        """Fold the write-ahead log into the file, so that the file alone is complete. Raises StoreError."""
+        if self._connection is None:
+            return
+        try:
+            self._connection.execute("checkpoint")
+        except duckdb.Error as error:
+            raise explain_error(error, self._path, "the last checkpoint (all commits are on disk)") from error
+
+    def close(self) -> None:
+        """Close everything, without a checkpoint. Nothing happens in a forked child: it would delete the log."""
+        if os.getpid() != self._pid:
+            return
+        with self._reading:
+            for cursor in list(self._cursors):
+                cursor.close()
+            self._lookup_cursor = None
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = None
+
+    def check_process(self) -> None:
+        """Raise StoreError in a forked child of the process that opened the database."""
+        if os.getpid() != self._pid:
+            raise StoreError(f"{self._path}: belongs to process {self._pid}; a forked child must not use it")
+
+    def _attempt(self, transaction: _Transaction[_T]) -> _T:
+        try:
+            return self._transact(transaction)
+        except _FAULTS:
+            self.close()
+            raise
+
+    def _transact(self, transaction: _Transaction[_T]) -> _T:
+        if self._connection is None:
+            self.open()
+        assert self._connection is not None
+        self._connection.begin()
+        result = transaction(self._connection)
+        self._connection.commit()
+        return result
+
+
+def _keep_open_in_forked_children(connections: Connections) -> None:
+    """In a forked child, never run DuckDB's destructors: they would checkpoint and delete the parent's log."""
+    reference = weakref.ref(connections)
+
+    def keep() -> None:
+        alive = reference()
+        if alive is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(alive))
+
+    os.register_at_fork(after_in_child=keep)

@@ -1,0 +1,185 @@
+"""DuckDB's door: settings, opening for writing or for reading, the schema, and DuckDB's errors told as ours."""
+
+import os
+import time
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from uuid import uuid4
+
+import duckdb
+
+from bulkinfer import __version__
+from bulkinfer.errors import StoreError, StoreLocked
+from bulkinfer.store.paths import check_is_database, find_locking_pid, wal_path
+
+SCHEMA_VERSION = 1
+
+_LOCK_PAUSE_S = 0.05
+
+# Measured for the write path: the default threshold of 16 MB checkpoints so often that the slowest commits take half a
+# second, and leaves a file 1.6 times as large.
+_WRITE_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "wal_autocheckpoint": "256MB",
+    "memory_limit": "1GB",
+    "threads": 2,
+    "enable_external_file_cache": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "arrow_lossless_conversion": True,
+}
+_READ_SETTINGS = {name: value for name, value in _WRITE_SETTINGS.items() if name != "wal_autocheckpoint"}
+
+
+def open_for_writing(path: Path, lock_wait_s: float) -> duckdb.DuckDBPyConnection:
+    """Open a database, or create it. The caller holds the run lock, and this process has the file not open.
+
+    Raises StoreError when it is not ours, damaged, of a newer version, or not permitted; StoreLocked when other
+    processes still have it open after `lock_wait_s` seconds.
+    """
+    if not path.exists():
+        _check_no_orphaned_log(path)
+        _create(path)
+    else:
+        check_is_database(path)
+        if not os.access(path, os.W_OK):
+            raise StoreError(f"{path}: no permission to write to it")
+        _wait_for_readers(path, lock_wait_s)
+        # Read-only first: opening a foreign or damaged file for writing could already change it.
+        if _is_blank(path):
+            _create(path)
+    return _connect(path)
+
+
+def connect_read_only(path: Path, spill_path: Path) -> duckdb.DuckDBPyConnection:
+    """A connection that can neither write nor reach outside the database. Raises duckdb.Error.
+
+    What does not fit in memory goes into the folder `spill_path`: the database's own may be read-only.
+    """
+    settings = {**_READ_SETTINGS, "temp_directory": str(spill_path)}
+    return _seal(duckdb.connect(path, read_only=True, config=settings))
+
+
+def check_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
+    """Whether the database is blank. Raises StoreError when it is not ours, or written by a newer bulkinfer."""
+    tables = {str(name) for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
+    if not tables:
+        return True
+    columns = connection.execute("select column_name from duckdb_columns() where table_name = 'meta'").fetchall()
+    if not {("key",), ("value",)} <= set(columns):
+        raise StoreError(f"{path}: is a DuckDB database, but not bulkinfer's; name another file in output.database")
+    meta = dict(connection.execute("select key, value from meta").fetchall())
+    version = str(meta.get("schema_version", ""))
+    if not version.isdecimal() or "created_by" not in meta:
+        raise StoreError(f"{path}: is a DuckDB database, but not bulkinfer's; name another file in output.database")
+    if int(version) > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path}: was written by {meta['created_by']} (schema version {version}); this is bulkinfer {__version__} "
+            f"(schema version {SCHEMA_VERSION}): use that version or a newer one"
+        )
+    return False
+
+
+def explain_error(error: duckdb.Error, path: Path, action: str) -> StoreError:
+    """DuckDB's error as ours, with what to do next. Its own text is left out: it may quote a document."""
+    kind = type(error).__name__
+    match error:
+        case duckdb.OutOfMemoryException():
+            advice = "the memory limit of the database was reached; commit less at once, or free memory"
+        case duckdb.TransactionException() | duckdb.FatalException() | duckdb.PermissionException():
+            advice = "is the disk full, or the folder not writable? What is committed is safe: mend that and run again"
+        case duckdb.IOException() | duckdb.SerializationException() | duckdb.InternalException():
+            advice = "is the disk full, or the file damaged? Keep it and its .wal together; run again, or restore both"
+        case duckdb.ConnectionException():
+            advice = "it is open in this process with other settings, or was closed"
+        case _:
+            advice = "what is committed is safe; run again"
+    return StoreError(f"{path}: {action} failed ({kind}): {advice}")
+
+
+def explain_open_error(error: duckdb.Error, path: Path, *, for_writing: bool) -> StoreError:
+    """Why a file that begins like a DuckDB database cannot be opened: held, damaged, or its write-ahead log is.
+
+    It opens the file: only for a process that has just failed to.
+    """
+    pid = find_locking_pid(path, for_writing=for_writing) if path.exists() else None
+    if pid is not None:
+        return _open_elsewhere(path, pid)
+    wal = wal_path(path)
+    damaged = f"it or its write-ahead log {wal}" if wal.exists() else "it"
+    return StoreError(
+        f"{path}: cannot be opened ({type(error).__name__}): {damaged} is damaged, or of another DuckDB version. "
+        f"Nothing was changed. Keep both files, and restore them together from a copy or name a new output.database"
+    )
+
+
+def _check_no_orphaned_log(path: Path) -> None:
+    wal = wal_path(path)
+    if wal.exists():
+        raise StoreError(
+            f"{path}: is missing, but its write-ahead log {wal} is there and holds commits of it; "
+            f"put the database back beside it, or move the log away"
+        )
+
+
+def _wait_for_readers(path: Path, lock_wait_s: float) -> None:
+    limit_s = time.monotonic() + lock_wait_s
+    while (pid := find_locking_pid(path, for_writing=True)) is not None:
+        if time.monotonic() > limit_s:
+            raise _open_elsewhere(path, pid)
+        time.sleep(_LOCK_PAUSE_S)
+
+
+def _open_elsewhere(path: Path, pid: int) -> StoreLocked:
+    return StoreLocked(f"{path}: process {pid} has this database open; close it there and try again")
+
+
+def _is_blank(path: Path) -> bool:
+    try:
+        with connect_read_only(path, path.with_name(f"{path.name}.tmp")) as connection:
+            return check_schema(connection, path)
+    except duckdb.Error as error:
+        raise explain_open_error(error, path, for_writing=False) from error
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    try:
+        connection = duckdb.connect(path, config={**_WRITE_SETTINGS, "temp_directory": f"{path}.tmp"})
+        # A forked child that ends would checkpoint and delete the log that the parent goes on writing to.
+        connection.execute("pragma disable_checkpoint_on_shutdown")
+        return _seal(connection)
+    except duckdb.Error as error:
+        raise explain_open_error(error, path, for_writing=True) from error
+
+
+def _seal(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    """Same times everywhere; no way to other files; and no way back."""
+    connection.execute("set timezone = 'UTC'")
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    return connection
+
+
+def _create(path: Path) -> None:
+    try:
+        with _connect(path) as connection:
+            _create_schema(connection)
+    except duckdb.Error as error:
+        raise explain_error(error, path, "creating the tables") from error
+
+
+def _create_schema(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create all in one transaction, and fold it into the file: replaying DDL from a log is where DuckDB fails."""
+    connection.begin()
+    connection.execute((files(__package__) / "schema.sql").read_text(encoding="utf-8"))
+    meta = {
+        "schema_version": str(SCHEMA_VERSION),
+        "created_by": f"bulkinfer {__version__}",
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "database_id": str(uuid4()),
+    }
+    for key, value in meta.items():
+        connection.execute("insert into meta values ($key, $value)", {"key": key, "value": value})
+    connection.commit()
+    connection.execute("checkpoint")

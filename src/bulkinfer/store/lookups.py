@@ -1,0 +1,121 @@
+"""What a run asks of its own database while it writes: what is done, and what to count. In bounded memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+
+from bulkinfer.records import FailureCode, Latency, Only, Percentiles
+from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes
+
+_LATENCY_SAMPLE = 1_000_000
+
+_HAS_RESULT = "exists (select 1 from results r where r.task_fingerprint = $task and r.document_hash = a.document_hash)"
+_HAS_FAILURE = (
+    "exists (select 1 from failures f where f.task_fingerprint = $task and f.document_hash = a.document_hash)"
+)
+# A document that failed in this very run is not asked a third time because a later row repeats it.
+_FAILED_NOW = """exists (
+    select 1 from failures f where f.task_fingerprint = $task and f.run_id = $run and f.document_hash = a.document_hash
+)"""
+_LAST_FAILED_WITH = """a.document_hash in (
+    select f.document_hash from failures f
+    where f.task_fingerprint = $task and f.document_hash in (select document_hash from asked)
+    group by f.document_hash having arg_max(f.code, (f.failed_at, f.rowid)) = $code
+)"""
+_CODES = {Only.TRUNCATED: FailureCode.TRUNCATED, Only.INVALID: FailureCode.INVALID_OUTPUT}
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentCounts:
+    """Of the input as far as a run has read it."""
+
+    num_rows: int
+    num_distinct: int
+    """Different document hashes among them."""
+
+
+def identify(connection: duckdb.DuckDBPyConnection) -> tuple[str, int]:
+    """The database's own id, and how many commits it holds."""
+    ((database_id, num_commits),) = connection.execute(
+        "select (select value from meta where key = 'database_id'), (select count(*) from commits)"
+    ).fetchall()
+    return str(database_id), int(num_commits)
+
+
+def find_done(
+    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, document_hashes: Sequence[bytes], only: Only
+) -> frozenset[bytes]:
+    """Those of the hashes that a run must not ask; see `Store.find_done`."""
+    parameters: dict[str, object] = {"task": task}
+    match only:
+        case Only.NEW:
+            condition = f"{_HAS_RESULT} or {_HAS_FAILURE}"
+        case Only.FAILED:
+            condition = f"{_HAS_RESULT} or not {_HAS_FAILURE} or {_FAILED_NOW}"
+            parameters |= {"run": run_id}
+        case Only.TRUNCATED | Only.INVALID:
+            condition = f"{_HAS_RESULT} or not {_LAST_FAILED_WITH} or {_FAILED_NOW}"
+            parameters |= {"run": run_id, "code": str(_CODES[only])}
+    statement = f"select a.document_hash from asked a where {condition}"
+    return read_hashes(_query(connection, statement, hashes_table(document_hashes), parameters))
+
+
+def count_documents(connection: duckdb.DuckDBPyConnection, last_rows: Mapping[UUID, int]) -> DocumentCounts:
+    """Rows and distinct documents of the given scans, each up to its last row read. Spills to disk when large."""
+    statement = """
+        select coalesce(sum(num_rows), 0)::bigint, count(*) from (
+            select count(*) as num_rows from asked a
+            join document_rows d on d.scan_id = a.scan_id and d.row <= a.last_row
+            group by d.document_hash
+        )
+    """
+    (line,) = _query(connection, statement, last_rows_table(last_rows), {}).to_pylist()
+    return DocumentCounts(*line.values())
+
+
+def count_open_failures(
+    connection: duckdb.DuckDBPyConnection, task: UUID, last_rows: Mapping[UUID, int]
+) -> dict[FailureCode, int]:
+    """Rows among the given whose document has a failure and no result, by the code of its newest failure."""
+    statement = f"""
+        select n.code, count(*)
+        from asked s
+        join document_rows a on a.scan_id = s.scan_id and a.row <= s.last_row
+        join (
+            select f.document_hash, arg_max(f.code, (f.failed_at, f.rowid)) as code
+            from failures f where f.task_fingerprint = $task group by f.document_hash
+        ) n on n.document_hash = a.document_hash
+        where not {_HAS_RESULT}
+        group by n.code order by n.code
+    """
+    table = _query(connection, statement, last_rows_table(last_rows), {"task": task})
+    return {FailureCode(code): count for code, count in zip(*table.to_pydict().values(), strict=True)}
+
+
+def read_latency(connection: duckdb.DuckDBPyConnection, run_id: UUID) -> Latency:
+    """Percentiles of what the run committed; exact up to a million results, above that of a sample of a million."""
+    columns = ("queue_s", "first_token_s", "total_s")
+    quantiles = ", ".join(f"quantile_cont({column}, [0.5, 0.95, 0.99])" for column in columns)
+    (found,) = connection.execute(
+        f"""
+        select {quantiles} from (select {", ".join(columns)} from results where run_id = $run)
+        using sample reservoir({_LATENCY_SAMPLE} rows) repeatable (1)
+        """,
+        {"run": run_id},
+    ).fetchall()
+    # To the microsecond: the columns are single precision, and 0.1 is not 0.10000000149011612 seconds.
+    return Latency(*(Percentiles(*(round(value, 6) for value in values or ())) for values in found))
+
+
+def _query(
+    connection: duckdb.DuckDBPyConnection, statement: str, asked: pa.Table, parameters: Mapping[str, object]
+) -> pa.Table:
+    """Run a query that reads the Arrow table as `asked`."""
+    connection.register("asked", asked)
+    try:
+        return connection.sql(statement, params=dict(parameters)).to_arrow_table()
+    finally:
+        connection.unregister("asked")

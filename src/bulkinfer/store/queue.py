@@ -1,0 +1,161 @@
+"""What waits to be committed: a bounded buffer between the threads that produce outcomes and the one that writes."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from bulkinfer.errors import StoreError
+from bulkinfer.records import DocumentRow, Failure, Outcome, Result
+
+_ROW_BYTES = 64
+_OUTCOME_BYTES = 160
+
+
+@dataclass(frozen=True, slots=True)
+class CommitLimits:
+    """When a commit is made, and how long the store waits for what."""
+
+    max_outcomes: int = 1_000
+    max_bytes: int = 8 * 1024 * 1024
+    max_wait_s: float = 2.0
+    """From the moment that something was queued until its commit begins."""
+    max_backlog: int = 4
+    """Commits' worth that may wait before `add` blocks."""
+    retry_waits_s: tuple[float, ...] = (0.5, 2.0, 8.0)
+    """Pauses before a failed transaction is tried again on a reopened database."""
+    lock_wait_s: float = 10.0
+    """How long to wait for processes that only read the database."""
+    stall_limit_s: float = 300.0
+    """How long `add`, `flush` and `close` wait for the writer before they call it stuck."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """What goes into one commit. Not shared: the queue fills it, then gives it away."""
+
+    rows: list[DocumentRow] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    num_bytes: int = 0
+    oldest_s: float = 0.0
+    """Monotonic time at which the first of it was queued."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not self.rows and not self.outcomes
+
+
+class CommitQueue:
+    """Many threads put and flush, one writer takes. Whatever ends the writer is raised to all the others."""
+
+    def __init__(self, limits: CommitLimits) -> None:
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._pending = Pending()
+        self._num_put = 0
+        self._num_taken = 0
+        self._num_committed = 0
+        self._flush_to = 0
+        self._is_closed = False
+        self._failure: BaseException | None = None
+        self._is_failure_raised = False
+
+    def put(self, rows: Sequence[DocumentRow], outcomes: Sequence[Outcome]) -> None:
+        """Queue; blocks while the backlog is full. Raises what ended the writer, or StoreError when it is stuck."""
+        with self._changed:
+            self._wait_for(self._has_room)
+            if self._is_closed:
+                raise StoreError("the store is closed")
+            if not rows and not outcomes:
+                return
+            if self._pending.is_empty:
+                self._pending.oldest_s = time.monotonic()
+            self._pending.rows.extend(rows)
+            self._pending.outcomes.extend(outcomes)
+            self._pending.num_bytes += _ROW_BYTES * len(rows) + sum(map(_count_bytes, outcomes))
+            self._num_put += 1
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Return when all that was put before is on disk. Raises as `put` does."""
+        with self._changed:
+            target = self._flush_to = self._num_put
+            self._changed.notify_all()
+            self._wait_for(lambda: self._num_committed >= target)
+
+    def take(self) -> Pending | None:
+        """All that is pending, once a commit is due; None when the queue is closed and empty. The writer's."""
+        with self._changed:
+            while not self._is_due():
+                if self._is_closed:
+                    return None
+                self._changed.wait(self._time_left_s())
+            taken, self._pending = self._pending, Pending()
+            self._num_taken = self._num_put
+            self._changed.notify_all()
+            return taken
+
+    def mark_committed(self) -> None:
+        """What was taken is on disk. The writer's."""
+        with self._changed:
+            self._num_committed = self._num_taken
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """The writer has ended: raise its error to all callers from now on. The writer's."""
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Take nothing more; the writer empties the queue and ends. Does not wait and does not raise."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def take_unseen_failure(self) -> BaseException | None:
+        """What ended the writer, if nobody was told yet."""
+        with self._changed:
+            if self._is_failure_raised:
+                return None
+            self._is_failure_raised = True
+            return self._failure
+
+    def _wait_for(self, is_met: Callable[[], bool]) -> None:
+        in_time = self._changed.wait_for(lambda: self._failure is not None or is_met(), self._limits.stall_limit_s)
+        if self._failure is not None:
+            self._is_failure_raised = True
+            raise self._failure
+        if not in_time:
+            raise StoreError(f"the database was not written for {self._limits.stall_limit_s:.0f} s: is the disk stuck?")
+
+    def _has_room(self) -> bool:
+        return self._is_closed or (
+            len(self._pending.outcomes) < self._limits.max_backlog * self._limits.max_outcomes
+            and self._pending.num_bytes < self._limits.max_backlog * self._limits.max_bytes
+        )
+
+    def _is_due(self) -> bool:
+        return not self._pending.is_empty and (
+            self._is_closed
+            or self._flush_to > self._num_committed
+            or len(self._pending.outcomes) >= self._limits.max_outcomes
+            or self._pending.num_bytes >= self._limits.max_bytes
+            or self._time_left_s() == 0
+        )
+
+    def _time_left_s(self) -> float | None:
+        """Until the oldest of what is pending must be committed; None when nothing is."""
+        if self._pending.is_empty:
+            return None
+        return max(0.0, self._pending.oldest_s + self._limits.max_wait_s - time.monotonic())
+
+
+def _count_bytes(outcome: Outcome) -> int:
+    """About what an outcome takes in memory; in characters, which is near enough for a threshold."""
+    match outcome:
+        case Result():
+            return _OUTCOME_BYTES + len(outcome.output) + len(outcome.value or "")
+        case Failure():
+            return _OUTCOME_BYTES + len(outcome.message) + len(outcome.raw_output or "")

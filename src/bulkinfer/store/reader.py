@@ -1,0 +1,197 @@
+"""Reading a database: the user's SQL and our own. It can write nothing.
+
+Without a live run it opens the file read-only. While a run writes, DuckDB refuses that; the run's own
+`Store.create_reader` gives the same reader on a connection of the run.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from bulkinfer.errors import JobError, StoreError
+from bulkinfer.store import reports
+from bulkinfer.store.database import check_schema, connect_read_only, explain_error, explain_open_error
+from bulkinfer.store.lock import locked_error, read_holder
+from bulkinfer.store.paths import check_is_database, resolve_database
+from bulkinfer.store.reports import OpenFailure, RunSummary
+
+_FETCH_ROWS = 1_000
+_READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+_USER_ERRORS = (
+    duckdb.BinderException,
+    duckdb.CatalogException,
+    duckdb.ParserException,
+    duckdb.PermissionException,
+    duckdb.SyntaxException,
+    duckdb.TransactionException,
+)
+"""Those whose text tells of the statement and the tables; the text of any other may quote what is stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """The columns of an answer, and its rows as they are read: walk them before the reader is used again."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[object, ...]]
+
+
+class Reader:
+    """One connection, for one thread. Close it, or use it in a `with` statement."""
+
+    def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, close: Callable[[], None]) -> None:
+        """Over a connection that is open already, and what closes it; `open` is for everybody else."""
+        self.path = path
+        self.close = close
+        """Close the connection. Safe twice."""
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: Path) -> "Reader":
+        """Open a database read-only.
+
+        Raises StoreError when it is missing, not a database of bulkinfer or damaged; StoreLocked naming the run that
+        writes it.
+        """
+        database = resolve_database(path)
+        holder = read_holder(database)
+        if holder is not None:
+            raise locked_error(database, holder)
+        check_is_database(database)
+        with ExitStack() as stack:
+            # Spilled answers are nobody else's business: the folder has mode 0700.
+            spill_path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bulkinfer-")))
+            connection = stack.enter_context(_connect(database, spill_path))
+            if check_schema(connection, database):
+                raise StoreError(f"{database}: is empty; `bulkinfer run` fills it")
+            return cls(database, connection, stack.pop_all().close)
+
+    def __enter__(self) -> "Reader":
+        """The reader itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def interrupt(self) -> None:
+        """End a query that runs in another thread; that thread gets a JobError."""
+        self._connection.interrupt()
+
+    def query(self, sql: str) -> QueryResult:
+        """Run one statement that reads. Rows come as they are read, in bounded memory.
+
+        Raises JobError when it is not exactly one SELECT or EXPLAIN without parameters, and for any error in it; so
+        does walking the rows.
+        """
+        statement = self._parse(sql)
+        with _told_to_user():
+            self._begin_read_only()
+            self._connection.execute(statement)
+            columns = tuple(str(column[0]) for column in self._connection.description or ())
+        return QueryResult(columns, self._iter_rows())
+
+    def names(self) -> list[str]:
+        """The jobs that ran into this database, sorted. Raises StoreError."""
+        return reports.read_names(self.select)
+
+    def summary(self, name: str | None = None) -> list[RunSummary]:
+        """The last run of each job, or of one, by name. Raises StoreError."""
+        return reports.read_runs(self.select, name)
+
+    def failures(self, name: str | None = None) -> Iterator[OpenFailure]:
+        """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
+        return reports.iter_failures(self.select, name)
+
+    def iter_arrow(self, sql: str, parameters: Mapping[str, object], num_rows: int) -> Iterator[pa.RecordBatch]:
+        """Run bulkinfer's own SQL; batches of about `num_rows` rows, as they are read. Raises StoreError."""
+        with self._told_as_ours():
+            self._begin_read_only()
+            yield from self._connection.sql(sql, params=dict(parameters)).to_arrow_reader(num_rows)
+
+    def select(self, sql: str, parameters: Mapping[str, object]) -> Iterator[tuple[Any, ...]]:
+        """Run bulkinfer's own SQL; rows as DuckDB gives them, each column in its own Python type. Raises StoreError."""
+        with self._told_as_ours():
+            self._begin_read_only()
+            self._connection.execute(sql, dict(parameters))
+            while rows := self._connection.fetchmany(_FETCH_ROWS):
+                yield from rows
+
+    def _parse(self, sql: str) -> duckdb.Statement:
+        with _told_to_user():
+            statements = self._connection.extract_statements(sql)
+        if len(statements) != 1:
+            raise JobError(f"expected one SQL statement, found {len(statements)}")
+        if statements[0].type not in _READING:
+            raise JobError(f"only statements that read are run: SELECT or EXPLAIN, not {statements[0].type.name}")
+        if statements[0].named_parameters:
+            raise JobError("the statement has parameters ($name, ?); write their values into it")
+        return statements[0]
+
+    def _begin_read_only(self) -> None:
+        """A SELECT can hold an INSERT (in a WITH); on a run's own connection only the transaction forbids that."""
+        self._end_transaction()
+        self._connection.execute("begin transaction read only")
+
+    def _end_transaction(self) -> None:
+        with suppress(duckdb.TransactionException):  # there was none
+            self._connection.rollback()
+
+    def _iter_rows(self) -> Iterator[tuple[object, ...]]:
+        with _told_to_user():
+            while rows := self._connection.fetchmany(_FETCH_ROWS):
+                yield from rows
+
+    @contextmanager
+    def _told_as_ours(self) -> Iterator[None]:
+        with _interruptible():
+            try:
+                yield
+            except duckdb.Error as error:
+                raise explain_error(error, self.path, "reading") from error
+
+
+def _connect(database: Path, spill_path: Path) -> duckdb.DuckDBPyConnection:
+    try:
+        return connect_read_only(database, spill_path)
+    except duckdb.Error as error:
+        holder = read_holder(database)  # a run may have begun meanwhile
+        if holder is not None:
+            raise locked_error(database, holder) from error
+        raise explain_open_error(error, database, for_writing=False) from error
+
+
+@contextmanager
+def _told_to_user() -> Iterator[None]:
+    """DuckDB's errors in a user's statement, as the user's errors."""
+    with _interruptible():
+        try:
+            yield
+        except _USER_ERRORS as error:
+            raise JobError(f"the SQL statement cannot be run: {error}") from error
+        except duckdb.InterruptException as error:
+            raise JobError("the SQL statement was interrupted") from error
+        except duckdb.Error as error:
+            kind = type(error).__name__
+            # Such a text may quote an answer ("could not convert string '...'"), and nothing stored goes into messages.
+            raise JobError(
+                f"the SQL statement failed while it ran ({kind}); no details: they may quote documents"
+            ) from None
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C within a query reaches Python as a bare RuntimeError, not as the KeyboardInterrupt that it is."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise KeyboardInterrupt from error

@@ -1,0 +1,113 @@
+"""What `status` and `failures` tell of a database: its jobs, their last runs, and the rows that have no answer."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from bulkinfer.records import FailureCode, JsonValue, RunStatus
+
+Select = Callable[[str, Mapping[str, object]], Iterator[tuple[Any, ...]]]
+"""`Reader.select`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailure:
+    """One input row that failed and has no answer, with its newest failure."""
+
+    name: str
+    source: str
+    row: int
+    document_id: str
+    document_hash: UUID
+    code: FailureCode
+    message: str
+    attempts: int
+    retryable: bool
+    failed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """The last run of one job, and what stands in the database for its input."""
+
+    name: str
+    run_id: UUID
+    task_fingerprint: UUID
+    job_path: str
+    host: str
+    pid: int
+    started_at: datetime
+    ended_at: datetime | None
+    status: RunStatus | None
+    """None when the run ended without saying so: killed, or the machine stopped."""
+    exit_code: int | None
+    summary: Mapping[str, JsonValue] | None
+    """What `run --json` printed."""
+    num_rows: int
+    num_answered: int
+    """Input rows with an answer of the newest task; likewise the next."""
+    failed_by_code: Mapping[FailureCode, int]
+
+
+_RUNS = """
+    select n.name, n.run_id, n.task_fingerprint, n.job_path, n.host, n.pid, n.started_at, e.ended_at, e.status,
+        e.exit_code, e.summary
+    from newest_runs n left join run_ends e on e.run_id = n.run_id
+    where $name is null or n.name = $name order by n.name
+"""
+_FAILURES = """
+    select name, source, row, document_id, document_hash, code, message, attempts, retryable, failed_at
+    from open_failures where $name is null or name = $name order by name, position, row
+"""
+
+
+def read_names(select: Select) -> list[str]:
+    """The jobs that ran into this database, sorted. Raises StoreError."""
+    return [name for (name,) in select("select name from newest_runs order by name", {})]
+
+
+def read_runs(select: Select, name: str | None = None) -> list[RunSummary]:
+    """The last run of each job, or of one, by name. Raises StoreError."""
+    lines = list(select(_RUNS, {"name": name}))  # all of them first: a reader answers one question at a time
+    return [_summarize(select, line) for line in lines]
+
+
+def iter_failures(select: Select, name: str | None = None) -> Iterator[OpenFailure]:
+    """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
+    for line in select(_FAILURES, {"name": name}):
+        name_, source, row, document_id, document_hash, code, *rest = line
+        yield OpenFailure(name_, source, row, document_id, document_hash, FailureCode(code), *rest)
+
+
+def _summarize(select: Select, line: tuple[Any, ...]) -> RunSummary:
+    name, run_id, task, job_path, host, pid, started_at, ended_at, status, exit_code, summary = line
+    return RunSummary(
+        name,
+        run_id,
+        task,
+        job_path,
+        host,
+        pid,
+        started_at,
+        ended_at,
+        status=None if status is None else RunStatus(status),
+        exit_code=exit_code,
+        summary=None if summary is None else orjson.loads(summary),
+        num_rows=_count_rows(select, "documents", name),
+        num_answered=_count_rows(select, "answers", name),
+        failed_by_code=_count_failures(select, name),
+    )
+
+
+def _count_rows(select: Select, view: str, name: str) -> int:
+    ((num_rows,),) = select(f"select count(*) from {view} where name = $name", {"name": name})
+    return int(num_rows)
+
+
+def _count_failures(select: Select, name: str) -> dict[FailureCode, int]:
+    statement = "select code, count(*) from open_failures where name = $name group by code order by code"
+    return {FailureCode(code): num_rows for code, num_rows in select(statement, {"name": name})}

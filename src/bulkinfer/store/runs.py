@@ -1,0 +1,158 @@
+"""What the database knows of runs: how they began, over which input, and how they ended.
+
+All take a connection with an open transaction, and neither begin nor commit. Each may be run again after an unclear
+end: what is there is not written twice.
+"""
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+
+import duckdb
+import orjson
+
+from bulkinfer import __version__
+from bulkinfer.records import JsonValue, RunStatus, Scan, SourceFile
+from bulkinfer.store.arrow import inputs_table, insert_table, scans_table
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One execution of a job, as it begins. Host, pid and version are added by the store."""
+
+    run_id: UUID
+    name: str
+    """The job's name."""
+    job_path: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """All that can change an answer."""
+
+    task_fingerprint: UUID
+    spec: str
+    """JSON text of what went into the fingerprint, for people."""
+
+
+def begin_run(
+    connection: duckdb.DuckDBPyConnection, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str
+) -> list[Scan]:
+    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one."""
+    _insert_task(connection, run, task)
+    connection.execute(
+        """
+        insert into runs by name
+        select $run_id::uuid as run_id, $name as name, $task::uuid as task_fingerprint, $job_path as job_path,
+            $host as host, $pid as pid, $version as version, $started_at::timestamptz as started_at,
+            (select coalesce(max(seq), 0) + 1 from runs) as seq
+        where not exists (select 1 from runs r where r.run_id = $run_id)
+        """,
+        {
+            "run_id": run.run_id,
+            "name": run.name,
+            "task": task.task_fingerprint,
+            "job_path": run.job_path,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": __version__,
+            "started_at": run.started_at,
+        },
+    )
+    scans = _find_scans(connection, run, files, layout)
+    _insert_inputs(connection, run, scans)
+    return scans
+
+
+def end_run(
+    connection: duckdb.DuckDBPyConnection,
+    run_id: UUID,
+    status: RunStatus,
+    exit_code: int,
+    summary: Mapping[str, JsonValue],
+) -> None:
+    """Record how a run ended."""
+    connection.execute(
+        """
+        insert into run_ends by name
+        select $run::uuid as run_id, $status as status, $exit_code as exit_code, $summary::json as summary,
+            $now::timestamptz as ended_at
+        where not exists (select 1 from run_ends e where e.run_id = $run)
+        """,
+        {
+            "run": run_id,
+            "status": str(status),
+            "exit_code": exit_code,
+            "summary": orjson.dumps(summary).decode(),
+            "now": datetime.now(UTC),
+        },
+    )
+
+
+def _insert_task(connection: duckdb.DuckDBPyConnection, run: RunRecord, task: TaskRecord) -> None:
+    connection.execute(
+        """
+        insert into tasks by name
+        select $task::uuid as task_fingerprint, $name as name, $spec::json as spec, $now::timestamptz as created_at
+        where not exists (select 1 from tasks t where t.task_fingerprint = $task and t.name = $name)
+        """,
+        {"task": task.task_fingerprint, "name": run.name, "spec": task.spec, "now": run.started_at},
+    )
+
+
+def _find_scans(
+    connection: duckdb.DuckDBPyConnection, run: RunRecord, files: Sequence[SourceFile], layout: str
+) -> list[Scan]:
+    connection.execute(
+        """
+        select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id from scans where name = $name
+        qualify row_number() over (partition by source order by rowid desc) = 1
+        """,
+        {"name": run.name},
+    )
+    newest = {identity: scan_id for *rest, scan_id in connection.fetchall() for identity in [tuple(rest)]}
+    scan_ids = [newest.get(_identify(file, layout)) for file in files]
+    known = _count_known_rows(connection, [scan_id for scan_id in scan_ids if scan_id is not None])
+    scans = [
+        Scan(uuid4(), file, 0) if scan_id is None else Scan(scan_id, file, known.get(scan_id, 0))
+        for file, scan_id in zip(files, scan_ids, strict=True)
+    ]
+    _insert_scans(connection, run, [s for s, old in zip(scans, scan_ids, strict=True) if old is None], layout)
+    return scans
+
+
+def _identify(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
+    return (file.name, layout, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+
+
+def _count_known_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """The last row of each scan. Rows are committed in order and by whole commits, so all before it are there."""
+    connection.execute(
+        "select scan_id, max(row) from document_rows where scan_id in (select unnest($scans::uuid[])) group by scan_id",
+        {"scans": list(scan_ids)},
+    )
+    return dict(connection.fetchall())
+
+
+def _insert_scans(connection: duckdb.DuckDBPyConnection, run: RunRecord, scans: Sequence[Scan], layout: str) -> None:
+    statement = """
+        insert into scans by name
+        select p.*, $name as name, $layout as layout,
+            $now::timestamptz as created_at
+        from pending p
+    """
+    insert_table(connection, statement, scans_table(scans), {"name": run.name, "layout": layout, "now": run.started_at})
+
+
+def _insert_inputs(connection: duckdb.DuckDBPyConnection, run: RunRecord, scans: Sequence[Scan]) -> None:
+    statement = """
+        insert into run_inputs by name
+        select p.*, $run::uuid as run_id
+        from pending p
+        where not exists (select 1 from run_inputs i where i.run_id = $run)
+    """
+    insert_table(connection, statement, inputs_table(scans), {"run": run.run_id})

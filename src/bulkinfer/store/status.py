@@ -1,0 +1,48 @@
+"""The status file beside a database: how a live run stands, for whoever cannot open the database while it is written.
+
+It is replaced at each commit, whole or not at all, and says nothing that the database does not hold; losing it loses
+nothing.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from bulkinfer.records import JsonValue
+from bulkinfer.store.paths import status_path
+
+
+def write_status(database: Path, status: Mapping[str, JsonValue]) -> bool:
+    """Replace the status file of a database; pid, host and updated_at (UTC) are added.
+
+    Returns False when it cannot be written: a run never stops for that. No fsync: after a power cut an older one will
+    do.
+    """
+    path = status_path(database)
+    temporary = path.with_name(f"{path.name}.tmp")
+    content = {**status, "pid": os.getpid(), "host": socket.gethostname(), "updated_at": datetime.now(UTC)}
+    try:
+        temporary.write_bytes(orjson.dumps(content))
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        return False
+    return True
+
+
+def read_status(database: Path) -> Mapping[str, JsonValue] | None:
+    """What the last commit of the last run left, or None when there is no readable status file.
+
+    Whether that run still lives, `lock.read_holder` tells; the age of the file does not.
+    """
+    try:
+        content = orjson.loads(status_path(database).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

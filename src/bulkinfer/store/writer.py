@@ -1,0 +1,274 @@
+"""The store of a run: the only writer of a database. It owns the lock, the connection and the writer thread.
+
+Every outcome goes through `add`; it is on disk when `on_commit` says so, or when `flush` returns. Whatever ends the
+writer thread is raised at the next call.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+from uuid import UUID
+
+import duckdb
+
+from bulkinfer.errors import BulkinferError, StoreError
+from bulkinfer.records import (
+    Commit,
+    DocumentRow,
+    FailureCode,
+    JsonValue,
+    Latency,
+    Only,
+    Outcome,
+    RunStatus,
+    Scan,
+    SourceFile,
+)
+from bulkinfer.store import lookups, runs
+from bulkinfer.store.commit import commit_pending
+from bulkinfer.store.connections import Connections
+from bulkinfer.store.database import explain_error
+from bulkinfer.store.lock import RunLock
+from bulkinfer.store.lookups import DocumentCounts
+from bulkinfer.store.paths import prepare_folder, resolve_database, status_path, wal_path
+from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
+from bulkinfer.store.reader import Reader
+from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.status import read_status, write_status
+
+_T = TypeVar("_T")
+
+
+def _ignore_commit(_commit: Commit) -> None:
+    """Nobody listens."""
+
+
+class Store:
+    """Open, `begin_run`, then any number of `add_rows`, `add` and lookups from any thread, `end_run`, `close`."""
+
+    def __init__(self, path: Path, lock: RunLock, on_commit: Callable[[Commit], None], limits: CommitLimits) -> None:
+        """Not for callers: `open` does the checks and takes the lock."""
+        self.path = path
+        self.status_source: Callable[[], Mapping[str, JsonValue]] | None = None
+        """What the status file shall say at each commit; called from the writer thread."""
+        self._lock = lock
+        self._on_commit = on_commit
+        self._limits = limits
+        self._pid = os.getpid()
+        self._connections = Connections(path, limits.lock_wait_s, limits.retry_waits_s)
+        self._queue = CommitQueue(limits)
+        self._writer = threading.Thread(target=self._run_writer, name="bulkinfer-store", daemon=True)
+        self._run: RunRecord | None = None
+        self._task: TaskRecord | None = None
+        self._last_rows: dict[UUID, int] = {}
+        self._seq = 0
+        self._database_id = ""
+        self._num_commits = 0
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        job: str = "",
+        on_commit: Callable[[Commit], None] = _ignore_commit,
+        limits: CommitLimits | None = None,
+    ) -> "Store":
+        """Take a database for one run; create it when it is not there, and its folder when only that level is missing.
+
+        `job` is the job file's path, for those who find the database locked. `on_commit` is called from the writer
+        thread once a commit is on disk. Raises StoreLocked at once when another run holds it, and after
+        `limits.lock_wait_s` when other processes keep it open for reading; StoreError when it cannot be written or is
+        not ours.
+        """
+        limits = limits or CommitLimits()
+        database = resolve_database(path)
+        prepare_folder(database)
+        store = cls(database, RunLock.acquire(database, job), on_commit, limits)
+        try:
+            store._open_database()
+        except BaseException:
+            store._connections.close()
+            store._lock.release()
+            raise
+        store._writer.start()
+        return store
+
+    def begin_run(self, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str) -> list[Scan]:
+        """Record the run, its task and its input, in one transaction; the scans come back in the order of `files`.
+
+        `layout` is what of the job makes a row's hash and id: a scan of another layout is not used again. Rows of a
+        scan above its `num_known_rows` are still to be given to `add_rows`. Raises StoreError.
+        """
+        scans = self._connections.write(
+            lambda connection: runs.begin_run(connection, run, task, files, layout), "recording the run"
+        )
+        self._run, self._task = run, task
+        self._last_rows = {scan.scan_id: scan.num_known_rows for scan in scans}
+        return scans
+
+    def add_rows(self, rows: Sequence[DocumentRow]) -> None:
+        """Queue input rows, each scan's in ascending order; rows that the store knows already are dropped.
+
+        They are committed before, or together with, any outcome queued after them. Blocks and raises as `add` does.
+        """
+        self._connections.check_process()
+        self._queue.put(self._drop_known(rows), ())
+
+    def add(self, outcomes: Sequence[Outcome]) -> None:
+        """Queue outcomes. Blocks while the writer is behind, for at most `limits.stall_limit_s`.
+
+        Raises StoreError when the writer thread has ended or is stuck: nothing more can be stored.
+        """
+        self._connections.check_process()
+        self._queue.put((), outcomes)
+
+    def flush(self) -> None:
+        """Return when all that was queued is on disk. Raises as `add` does."""
+        self._connections.check_process()
+        self._queue.flush()
+
+    def find_done(self, document_hashes: Sequence[bytes], only: Only) -> frozenset[bytes]:
+        """Those of the hashes that this run must not ask, as far as it is on disk.
+
+        NEW: those with a result or a failure of this task. FAILED: those with a result, and those that never failed.
+        TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is never asked
+        again. Raises StoreError.
+        """
+        run, task = self._begun()
+        return self._read(
+            lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, only)
+        )
+
+    def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
+        """Rows and distinct documents on disk of the given scans, each up to the last row read. Raises StoreError."""
+        return self._read(lambda cursor: lookups.count_documents(cursor, last_rows))
+
+    def count_open_failures(self, last_rows: Mapping[UUID, int]) -> dict[FailureCode, int]:
+        """Rows among these whose document failed and has no result of this task, by newest code. Raises StoreError."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.count_open_failures(cursor, task.task_fingerprint, last_rows))
+
+    def latency(self) -> Latency:
+        """Percentiles of the results that this run has on disk. Raises StoreError."""
+        run, _ = self._begun()
+        return self._read(lambda cursor: lookups.read_latency(cursor, run.run_id))
+
+    def create_reader(self) -> Reader:
+        """A reader on the live database, for another thread. It sees what is committed; it ends with the store."""
+        cursor = self._connections.create_cursor()
+        return Reader(self.path, cursor, cursor.close)
+
+    def end_run(self, status: RunStatus, exit_code: int, summary: Mapping[str, JsonValue]) -> None:
+        """Flush, then record how the run ended. Raises StoreError."""
+        run, _ = self._begun()
+        self.flush()
+        self._connections.write(
+            lambda connection: runs.end_run(connection, run.run_id, status, exit_code, summary),
+            "recording the end of the run",
+        )
+        self._write_status()
+
+    def close(self) -> None:
+        """Write what is queued, fold the log into the file, close, and let the next run in. Safe twice.
+
+        Raises what ended the writer thread, unless a call before did. Whatever happens, the lock is released.
+        """
+        if self._is_closed or os.getpid() != self._pid:
+            return
+        self._is_closed = True
+        try:
+            self._stop_writer()
+            self._connections.checkpoint()
+        finally:
+            self._connections.close()
+            self._lock.release()
+
+    def _open_database(self) -> None:
+        """Open, and compare with what the status file says of it: DuckDB does not notice when its log was removed."""
+        self._connections.open()
+        self._database_id, self._num_commits = self._connections.read(lookups.identify)
+        status = read_status(self.path) or {}
+        num_lost = _read_count(status, "num_commits") - self._num_commits
+        if status.get("database_id") == self._database_id and num_lost > 0:
+            raise StoreError(
+                f"{self.path}: {num_lost} commits are missing that were on disk before; was {wal_path(self.path)} "
+                f"moved or deleted, or an older copy put back? Put the log back, or delete {status_path(self.path)} "
+                f"to go on with what is there"
+            )
+
+    def _run_writer(self) -> None:
+        """The writer thread. It ends when the queue is closed and empty, or with an error that all others get."""
+        try:
+            while (pending := self._queue.take()) is not None:
+                self._commit(pending)
+                self._queue.mark_committed()
+        except BulkinferError as error:
+            self._queue.fail(error)
+        finally:
+            bug = sys.exception()
+            if bug is not None:
+                self._queue.fail(bug)
+
+    def _commit(self, pending: Pending) -> None:
+        run, task = self._begun()
+        began_s = time.monotonic()
+        seq = self._seq + 1
+        written = self._connections.write(
+            lambda connection: commit_pending(
+                connection, run.run_id, task.task_fingerprint, seq, pending.rows, pending.outcomes
+            ),
+            "a commit",
+        )
+        self._seq = seq
+        self._num_commits += 1
+        hashes = tuple(outcome.document_hash for outcome in pending.outcomes)
+        self._on_commit(Commit(seq, written.num_results, written.num_failures, hashes, time.monotonic() - began_s))
+        self._write_status()
+
+    def _read(self, query: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
+        """Look up; once again after the writer, if it was in trouble, has reopened the database."""
+        try:
+            return self._connections.read(query)
+        except (duckdb.Error, StoreError):
+            self.flush()
+        try:
+            return self._connections.read(query)
+        except duckdb.Error as error:
+            raise explain_error(error, self.path, "a lookup") from error
+
+    def _drop_known(self, rows: Sequence[DocumentRow]) -> list[DocumentRow]:
+        unknown = []
+        for row in rows:
+            if row.row > self._last_rows[row.scan_id]:
+                self._last_rows[row.scan_id] = row.row
+                unknown.append(row)
+        return unknown
+
+    def _write_status(self) -> None:
+        status = {} if self.status_source is None else self.status_source()
+        write_status(self.path, {**status, "database_id": self._database_id, "num_commits": self._num_commits})
+
+    def _stop_writer(self) -> None:
+        self._queue.close()
+        self._writer.join(self._limits.stall_limit_s)
+        failure = self._queue.take_unseen_failure()
+        if failure is not None:
+            raise failure
+        if self._writer.is_alive():
+            raise StoreError(f"{self.path}: the writer did not end within {self._limits.stall_limit_s:.0f} s")
+
+    def _begun(self) -> tuple[RunRecord, TaskRecord]:
+        assert self._run is not None, "begin_run comes first"
+        assert self._task is not None
+        return self._run, self._task
+
+
+def _read_count(status: Mapping[str, JsonValue], key: str) -> int:
+    value = status.get(key)
+    return value if isinstance(value, int) else 0
