@@ -1,0 +1,122 @@
+"""The two ports of an engine: `StepEngine`, the engine itself, and `Engine`, what the runner holds.
+
+    runner  ->  Engine  ->  [process border, or not]  ->  StepEngine  ->  vLLM or the simulation
+
+Neither knows documents' outcomes, the store or the display.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bulkinfer.records import (
+    Completion,
+    EngineEvent,
+    EngineReady,
+    EngineStats,
+    FailureCode,
+    JsonValue,
+    Message,
+    Rejection,
+    Request,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """All that an engine needs to know, plain enough to cross a process border as JSON."""
+
+    kind: str
+    model: str
+    """A folder's absolute path, or a hub id."""
+    revision: str | None
+    sampling: Mapping[str, JsonValue]
+    """Sampling parameters by vLLM's names; only those that the job gives, `max_tokens` always."""
+    max_concurrency: int
+    max_context_tokens: int
+    arguments: Mapping[str, JsonValue] = field(default_factory=dict)
+    """`engine.vllm` or `engine.simulated` of the job file."""
+    chat_template: str | None = None
+    trust_remote_code: bool = False
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens that one answer may have."""
+        max_tokens = self.sampling["max_tokens"]
+        assert isinstance(max_tokens, int)
+        return max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """What of a `Request` the engine sees."""
+
+    document_hash: bytes
+    messages: tuple[Message, ...]
+
+
+class StepEngine(Protocol):
+    """A loaded engine, driven one step at a time by a single thread."""
+
+    def add(self, request: EngineRequest) -> Rejection | None:
+        """Take one request into the engine, or say why not. Never raises for a fault of the request."""
+
+    def step(self) -> list[Completion | Rejection]:
+        """Run one scheduler step; return what finished in it, in no particular order.
+
+        Raises whatever the engine raises when it is broken; the caller must not step it again.
+        """
+
+    def abort(self, document_hashes: Sequence[bytes]) -> None:
+        """Drop requests; nothing is returned for them any more. Unknown hashes are ignored."""
+
+    def num_unfinished(self) -> int:
+        """Requests added and not yet returned."""
+
+    def stats(self) -> EngineStats:
+        """A reading of the engine now."""
+
+    def ready(self) -> EngineReady:
+        """What was loaded, and with which settings. `start_s` is filled in by the caller."""
+
+
+class Engine(Protocol):
+    """An engine as the runner holds it. All calls come from one thread.
+
+    Life: `start`, `poll` until an `EngineReady` comes, then `submit` and `poll`, then `close`. After an `EngineDied`
+    only `close` and `start` are allowed; requests that were in flight are gone and must be submitted again.
+    """
+
+    def start(self) -> None:
+        """Begin to load the model. Returns at once."""
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Give requests to the engine. Returns at once. Raises EngineDied."""
+
+    def poll(self, timeout_s: float) -> list[EngineEvent]:
+        """What happened since the last call; waits up to `timeout_s` seconds for something to happen.
+
+        Raises EngineError when the engine cannot start (its message holds what the engine said last) and EngineDied
+        when it ended or fell silent after it was ready.
+        """
+
+    def abort(self, document_hashes: Sequence[bytes]) -> None:
+        """Drop requests that are in flight. Completions already on their way may still arrive."""
+
+    def now(self) -> float:
+        """Seconds on the engine's clock: the monotonic clock, or the simulation's virtual one."""
+
+    def close(self) -> None:
+        """End the engine and every process it started. Safe to call twice, and in any state."""
+
+
+def reject_too_long(spec: EngineSpec, document_hash: bytes, prompt_tokens: int) -> Rejection | None:
+    """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits."""
+    num_tokens = prompt_tokens + spec.max_tokens
+    if num_tokens <= spec.max_context_tokens:
+        return None
+    message = (
+        f"prompt of {prompt_tokens} tokens + max_tokens {spec.max_tokens} = {num_tokens}"
+        f" exceeds limits.max_context_tokens {spec.max_context_tokens}"
+    )
+    return Rejection(document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)

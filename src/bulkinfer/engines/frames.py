@@ -1,0 +1,169 @@
+"""What the runner's process and the engine's process say to each other over their socket.
+
+A frame is 4 bytes of length (big-endian) and that many bytes of JSON: a list of the frame's name and its content.
+Document hashes travel as hexadecimal text.
+"""
+
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import orjson
+
+from bulkinfer.engines.base import EngineRequest, EngineSpec
+from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, FailureCode, Message, Rejection
+
+_LENGTH = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The first frame to a child: what to load."""
+
+    spec: EngineSpec
+    life: int
+    """How often this engine was started, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Requests to run."""
+
+    requests: tuple[EngineRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Requests to drop."""
+
+    document_hashes: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End now."""
+
+
+ParentFrame = Start | Submit | Abort | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """What happened in the child, in order."""
+
+    events: tuple[EngineEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildFailure:
+    """The last frame of a child that failed."""
+
+    is_job_error: bool
+    """The user can mend it in the job file."""
+    message: str
+
+
+ChildFrame = Events | ChildFailure
+
+
+def send_frame(connection: socket.socket, body: bytes) -> None:
+    """Send one encoded frame. Raises OSError if the other side is gone or does not read within the time limit."""
+    connection.sendall(_LENGTH.pack(len(body)) + body)
+
+
+def read_frame(stream: BinaryIO) -> bytes | None:
+    """Wait for the next frame; None at the end of the socket, also in the middle of a frame."""
+    header = stream.read(_LENGTH.size)
+    if len(header) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(header)
+    body = stream.read(length)
+    return body if len(body) == length else None
+
+
+def encode_request(request: EngineRequest) -> bytes:
+    """JSON of one request. Raises orjson.JSONEncodeError for text that UTF-8 cannot hold: a lone surrogate."""
+    return orjson.dumps(request, default=_encode_bytes)
+
+
+def encode_submit(encoded_requests: Sequence[bytes]) -> bytes:
+    """A Submit frame of requests that are encoded already."""
+    return orjson.dumps(["submit", [orjson.Fragment(encoded) for encoded in encoded_requests]])
+
+
+def encode_parent_frame(frame: ParentFrame) -> bytes:
+    """Any frame to a child."""
+    match frame:
+        case Start():
+            return orjson.dumps(["start", frame])
+        case Submit(requests):
+            return encode_submit([encode_request(request) for request in requests])
+        case Abort(document_hashes):
+            return orjson.dumps(["abort", [document_hash.hex() for document_hash in document_hashes]])
+        case Close():
+            return orjson.dumps(["close", None])
+
+
+def decode_parent_frame(body: bytes) -> ParentFrame:
+    """The inverse of `encode_parent_frame`."""
+    name, content = orjson.loads(body)
+    match name:
+        case "start":
+            return Start(EngineSpec(**content["spec"]), content["life"])
+        case "submit":
+            return Submit(tuple(_decode_request(request) for request in content))
+        case "abort":
+            return Abort(tuple(bytes.fromhex(document_hash) for document_hash in content))
+        case "close":
+            return Close()
+    raise AssertionError(f"unknown frame {name}")
+
+
+def encode_child_frame(frame: ChildFrame) -> bytes:
+    """Any frame from a child."""
+    match frame:
+        case Events(events):
+            named = [[type(event).__name__, event] for event in events]
+            return orjson.dumps(["events", named], default=_encode_bytes)
+        case ChildFailure():
+            return orjson.dumps(["failure", frame])
+
+
+def decode_child_frame(body: bytes) -> ChildFrame:
+    """The inverse of `encode_child_frame`."""
+    name, content = orjson.loads(body)
+    match name:
+        case "events":
+            return Events(tuple(_decode_event(event_name, fields) for event_name, fields in content))
+        case "failure":
+            return ChildFailure(**content)
+    raise AssertionError(f"unknown frame {name}")
+
+
+# Any: the fields are what orjson read; they were typed on the side that wrote them.
+def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
+    match name:
+        case "Completion":
+            fields["document_hash"] = bytes.fromhex(fields["document_hash"])
+            return Completion(**fields)
+        case "Rejection":
+            fields["document_hash"] = bytes.fromhex(fields["document_hash"])
+            fields["code"] = FailureCode(fields["code"])
+            return Rejection(**fields)
+        case "EngineStats":
+            return EngineStats(**fields)
+        case "EngineReady":
+            return EngineReady(**fields)
+    raise AssertionError(f"unknown event {name}")
+
+
+def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
+    messages = tuple(Message(message["role"], message["content"]) for message in fields["messages"])
+    return EngineRequest(bytes.fromhex(fields["document_hash"]), messages)
+
+
+def _encode_bytes(value: object) -> str:
+    assert isinstance(value, bytes)
+    return value.hex()

@@ -1,0 +1,117 @@
+"""An `Engine` that runs its `StepEngine` in the caller's own thread: no process to supervise, and none to lose."""
+
+from collections.abc import Callable, Sequence
+
+from bulkinfer.engines.base import EngineRequest, StepEngine
+from bulkinfer.engines.clock import Clock, RealClock
+from bulkinfer.errors import EngineDied, EngineError
+from bulkinfer.records import EngineEvent, EngineReady, Request
+
+_STATS_EVERY_S = 0.5
+
+
+class LocalEngine:
+    """An `Engine` over the `StepEngine` that `step_engine_factory` makes, anew at each start.
+
+    The engine only works inside `poll`. `clock` is the one that the step engine uses (the machine's by default), and
+    `start_s` is how long a start takes on it. A `RuntimeError` of the step engine is its death; any other exception is
+    a bug.
+    """
+
+    def __init__(
+        self, step_engine_factory: Callable[[], StepEngine], *, clock: Clock | None = None, start_s: float = 0.0
+    ) -> None:
+        self._create_step_engine = step_engine_factory
+        self._clock: Clock = RealClock() if clock is None else clock
+        self._start_s = start_s
+        self._step_engine: StepEngine | None = None
+        self._started_at_s: float | None = None
+        self._events: list[EngineEvent] = []
+        self._stats_at_s = 0.0
+        self._num_steps_told = 0
+
+    def start(self) -> None:
+        """Begin a new life. `poll` returns an EngineReady once `start_s` has passed."""
+        self.close()
+        self._started_at_s = self._clock.now()
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        """Give requests to the engine; rejections come with the next `poll`. Raises EngineDied if it is not running."""
+        if self._step_engine is None:
+            raise EngineDied("the engine is not running")
+        for request in requests:
+            rejection = self._step_engine.add(EngineRequest(request.document_hash, request.messages))
+            if rejection is not None:
+                self._events.append(rejection)
+
+    def poll(self, timeout_s: float) -> list[EngineEvent]:
+        """Step the engine until something finishes or `timeout_s` seconds of its clock have passed; a step may overrun.
+
+        Raises EngineDied when the engine raises, and EngineError when it was never started.
+        """
+        if self._started_at_s is None:
+            raise EngineError("the engine was not started")
+        if self._step_engine is None:
+            return self._wait_for_start(self._started_at_s + self._start_s, timeout_s)
+        if self._step_engine.num_unfinished() == 0:
+            self._tell_idle_stats(self._step_engine)
+        if not self._events:
+            self._work(self._step_engine, self._clock.now() + timeout_s)
+        events, self._events = self._events, []
+        return events
+
+    def abort(self, document_hashes: Sequence[bytes]) -> None:
+        """Drop requests that are in flight."""
+        if self._step_engine is not None:
+            self._step_engine.abort(document_hashes)
+
+    def now(self) -> float:
+        """Seconds on the step engine's clock."""
+        return self._clock.now()
+
+    def close(self) -> None:
+        """Forget the engine and everything in it."""
+        self._step_engine = None
+        self._started_at_s = None
+        self._events = []
+        self._stats_at_s = 0.0
+        self._num_steps_told = 0
+
+    def _wait_for_start(self, ready_at_s: float, timeout_s: float) -> list[EngineEvent]:
+        self._clock.sleep(max(0.0, min(timeout_s, ready_at_s - self._clock.now())))
+        if self._clock.now() < ready_at_s:
+            return []
+        self._step_engine = self._create_step_engine()
+        self._stats_at_s = self._clock.now()
+        ready = self._step_engine.ready()
+        return [EngineReady(self._start_s, ready.num_kv_cache_tokens, ready.settings)]
+
+    def _work(self, step_engine: StepEngine, until_s: float) -> None:
+        if step_engine.num_unfinished() == 0:
+            self._clock.idle(max(0.0, until_s - self._clock.now()))
+            return
+        while not self._events and step_engine.num_unfinished() > 0:
+            self._events.extend(self._step(step_engine))
+            now_s = self._clock.now()
+            if now_s - self._stats_at_s >= _STATS_EVERY_S:
+                self._tell_stats(step_engine)
+            if now_s >= until_s:
+                return
+
+    def _step(self, step_engine: StepEngine) -> Sequence[EngineEvent]:
+        try:
+            return step_engine.step()
+        except RuntimeError as error:
+            self.close()
+            raise EngineDied(f"the engine raised {type(error).__name__}") from error
+
+    def _tell_idle_stats(self, step_engine: StepEngine) -> None:
+        """The last reading before a pause, so that the counters of a short run are complete."""
+        if step_engine.stats().num_steps != self._num_steps_told:
+            self._tell_stats(step_engine)
+
+    def _tell_stats(self, step_engine: StepEngine) -> None:
+        stats = step_engine.stats()
+        self._events.append(stats)
+        self._stats_at_s = self._clock.now()
+        self._num_steps_told = stats.num_steps

@@ -1,0 +1,142 @@
+"""`engine.simulated` of the job file: its names, bounds and defaults, and the messages for what is wrong in it."""
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bulkinfer.errors import JobError
+from bulkinfer.records import JsonValue
+
+_SECTION = "engine.simulated"
+
+
+class FaultKind(StrEnum):
+    """What goes wrong with a request that a fault matches."""
+
+    REJECT = "reject"
+    """The engine refuses it as invalid."""
+    ERROR = "error"
+    """The engine fails on it alone, after it ran."""
+    TRUNCATE = "truncate"
+    """Its answer is cut at max_tokens."""
+    EMPTY = "empty"
+    """Its answer is the empty text."""
+    DIE = "die"
+    """The engine's process is killed when it first runs."""
+    HANG = "hang"
+    """The engine stops answering when it first runs."""
+    RAISE = "raise"
+    """The engine raises when it first runs."""
+
+
+ENDING_KINDS = frozenset({FaultKind.DIE, FaultKind.HANG, FaultKind.RAISE})
+"""Those that end the engine, not just one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One scripted failure: what happens to requests that hold a text."""
+
+    match: str
+    """Found in the content of any message."""
+    kind: FaultKind
+    times: int | None = None
+    """How often; None is always. For the kinds that end the engine: in how many of its lives, from the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedArguments:
+    """The cost model and the script of a simulated engine."""
+
+    seconds_per_prompt_token: float = 0.0005
+    seconds_per_output_token: float = 0.002
+    engine_start_s: float = 0.0
+    has_virtual_clock: bool = False
+    output_tokens: int | None = None
+    """Tokens of each answer; None derives them from the document hash, between 1 and max_tokens."""
+    faults: tuple[Fault, ...] = ()
+    in_child: bool = False
+    """Run in a child process, as a real engine does."""
+
+
+def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedArguments:
+    """Check `engine.simulated` and fill in the defaults. Raises JobError: key path, what was expected and found."""
+    known = ("seconds_per_prompt_token", "seconds_per_output_token", "engine_start_s")
+    _check_names(_SECTION, arguments, (*known, "clock", "output_tokens", "faults", "in_child"))
+    defaults = SimulatedArguments()
+    parsed = SimulatedArguments(
+        **{name: _parse_seconds(name, arguments.get(name, getattr(defaults, name))) for name in known},
+        has_virtual_clock=_parse_choice(f"{_SECTION}.clock", arguments.get("clock", "real"), ("real", "virtual"))
+        == "virtual",
+        output_tokens=_parse_count(f"{_SECTION}.output_tokens", arguments.get("output_tokens")),
+        faults=_parse_faults(arguments.get("faults", ())),
+        in_child=_parse_flag(f"{_SECTION}.in_child", arguments.get("in_child", False)),
+    )
+    if parsed.in_child and parsed.has_virtual_clock:
+        raise JobError(
+            f"{_SECTION}.clock: a virtual clock cannot be shared with a child process;"
+            " use clock: real or in_child: false"
+        )
+    return parsed
+
+
+def suggest_name(name: str, known: Iterable[str]) -> str:
+    """`; did you mean "x"?` for the nearest known name, or the empty text if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def _check_names(path: str, found: Mapping[str, JsonValue], known: tuple[str, ...]) -> None:
+    for name in found:
+        if name not in known:
+            raise JobError(f"{path}.{name}: unknown key{suggest_name(name, known)} (known: {', '.join(known)})")
+
+
+def _parse_seconds(name: str, found: JsonValue) -> float:
+    if isinstance(found, bool) or not isinstance(found, int | float) or not math.isfinite(found) or found < 0:
+        raise _error(f"{_SECTION}.{name}", "a number of seconds, 0 or more", found)
+    return float(found)
+
+
+def _parse_count(path: str, found: JsonValue) -> int | None:
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+        raise _error(path, "a whole number, 1 or more, or null", found)
+    return found
+
+
+def _parse_flag(path: str, found: JsonValue) -> bool:
+    if not isinstance(found, bool):
+        raise _error(path, "true or false", found)
+    return found
+
+
+def _parse_choice(path: str, found: JsonValue, choices: tuple[str, ...]) -> str:
+    if not isinstance(found, str) or found not in choices:
+        near = suggest_name(found, choices) if isinstance(found, str) else ""
+        raise JobError(f"{_error(path, 'one of ' + ', '.join(choices), found)}{near}")
+    return found
+
+
+def _parse_faults(found: JsonValue) -> tuple[Fault, ...]:
+    if not isinstance(found, list | tuple):
+        raise _error(f"{_SECTION}.faults", "a list", found)
+    return tuple(_parse_fault(f"{_SECTION}.faults[{index}]", fault) for index, fault in enumerate(found))
+
+
+def _parse_fault(path: str, found: JsonValue) -> Fault:
+    if not isinstance(found, Mapping):
+        raise _error(path, "a mapping with match, kind and times", found)
+    _check_names(path, found, ("match", "kind", "times"))
+    match = found.get("match")
+    if not isinstance(match, str) or not match:
+        raise _error(f"{path}.match", "a text that is not empty", match)
+    kind = FaultKind(_parse_choice(f"{path}.kind", found.get("kind"), tuple(FaultKind)))
+    return Fault(match, kind, _parse_count(f"{path}.times", found.get("times")))
+
+
+def _error(path: str, expected: str, found: JsonValue) -> JobError:
+    return JobError(f"{path}: expected {expected}, found {found!r}")

@@ -1,0 +1,302 @@
+"""vLLM as a `StepEngine`. The only importer of vLLM, and itself imported only in the engine's own process.
+
+Works with vLLM 0.26 to 0.33. Prompts are rendered by vLLM as `LLM.chat` renders them, and requests go through our own
+loop: `LLM.generate` gives results only at the end, and one invalid prompt ends them all.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jinja2
+import torch
+from vllm import SamplingParams, __version__, exceptions
+from vllm.engine.arg_utils import EngineArgs
+from vllm.platforms import current_platform
+from vllm.renderers import ChatParams
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.mistral import is_mistral_tokenizer
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.llm_engine import LLMEngine
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from bulkinfer.engines.base import EngineRequest, EngineSpec, reject_too_long
+from bulkinfer.engines.vllm_arguments import (
+    check_sampling,
+    check_vllm_arguments,
+    decide_kv_cache_bytes,
+    read_free_memory_bytes,
+)
+from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations
+from bulkinfer.errors import JobError
+from bulkinfer.records import (
+    Completion,
+    EngineReady,
+    EngineStats,
+    FailureCode,
+    FinishReason,
+    JsonValue,
+    Message,
+    Rejection,
+)
+
+_CPU_BLOCK_SIZE = 32  # a shared prefix is only cached in whole blocks; vLLM's 128 misses most system prompts
+_WORKING_STEP_S = 0.005
+_WATCH_EVERY_S = 1.0
+
+
+def _collect_request_faults() -> tuple[type[Exception], ...]:
+    """What rendering or adding raises for a fault of the request. Older versions have fewer classes."""
+    names = ("VLLMClientError", "VLLMValidationError", "VLLMUnprocessableEntityError")
+    known = (getattr(exceptions, name, None) for name in names)
+    return (ValueError, TypeError, jinja2.TemplateError, *(fault for fault in known if fault is not None))
+
+
+_REQUEST_FAULTS = _collect_request_faults()
+
+
+class VllmEngine:
+    """A `StepEngine` over vLLM's `LLMEngine`.
+
+    Raises JobError for engine arguments or sampling parameters that vLLM does not know, and whatever vLLM raises when
+    it cannot load the model.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._spec = spec
+        self._sampling_params = _create_sampling_params(spec)
+        self._recorder = _StatsRecorder()
+        self._engine = LLMEngine.from_engine_args(
+            _create_engine_args(spec),
+            # Any other context has smaller defaults: it assumes a server.
+            usage_context=UsageContext.LLM_CLASS,
+            stat_loggers=[lambda *_: self._recorder],
+        )
+        self._renderer = self._engine.renderer
+        self._chat_params = self._create_chat_params()
+        # Without a limit: vLLM would stop at its own and not say how long the prompt is.
+        self._tokenize_params = replace(
+            self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False), max_total_tokens=None
+        )
+        self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, spec.max_context_tokens)
+        self._added_at_s: dict[str, float] = {}
+        if _has_engine_process():
+            threading.Thread(target=_watch_engine_process, args=(self._engine.engine_core,), daemon=True).start()
+
+    def render(self, messages: Sequence[Message]) -> list[int]:
+        """The token ids of a prompt: those that `LLM.chat` gives the model. Raises what vLLM raises if it refuses."""
+        token_ids: list[int] = self._render(messages)["prompt_token_ids"]
+        return list(token_ids)
+
+    def add(self, request: EngineRequest) -> Rejection | None:
+        """Render, measure and add one request, or say why not."""
+        rejection = self._reject_by_size(request)
+        if rejection is not None:
+            return rejection
+        request_id = request.document_hash.hex()
+        try:
+            prompt = self._render(request.messages)
+            rejection = reject_too_long(self._spec, request.document_hash, len(prompt["prompt_token_ids"]))
+            if rejection is None:
+                self._engine.add_request(request_id, prompt, self._sampling_params)
+                self._added_at_s[request_id] = time.monotonic()
+        except _REQUEST_FAULTS as error:
+            return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
+        return rejection
+
+    def step(self) -> list[Completion | Rejection]:
+        """One step of vLLM's scheduler. Raises whatever vLLM raises when it is broken."""
+        num_recorded = self._recorder.num_steps
+        start_s = time.monotonic()
+        outputs = self._engine.step()
+        if self._recorder.num_steps == num_recorded and time.monotonic() - start_s > _WORKING_STEP_S:
+            # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
+            self._recorder.num_steps += 1
+        return [self._finish(output) for output in outputs if output.finished]
+
+    def abort(self, document_hashes: Sequence[bytes]) -> None:
+        """Drop requests."""
+        request_ids = [document_hash.hex() for document_hash in document_hashes]
+        known_ids = [request_id for request_id in request_ids if self._added_at_s.pop(request_id, None) is not None]
+        self._engine.abort_request(known_ids)
+
+    def num_unfinished(self) -> int:
+        """Requests added and not yet returned."""
+        return len(self._added_at_s)
+
+    def stats(self) -> EngineStats:
+        """What vLLM recorded in its last step. `memory_bytes` is 0: whoever owns the process knows it."""
+        is_idle = not self._added_at_s
+        return EngineStats(
+            num_active=0 if is_idle else self._recorder.num_active,
+            num_waiting=0 if is_idle else self._recorder.num_waiting,
+            kv_cache_usage=0.0 if is_idle else self._recorder.kv_cache_usage,
+            num_preemptions=self._recorder.num_preemptions,
+            num_steps=self._recorder.num_steps,
+            num_output_tokens=self._recorder.num_output_tokens,
+            memory_bytes=0,
+        )
+
+    def ready(self) -> EngineReady:
+        """The settings that vLLM ended up with, by its own names."""
+        config = self._engine.vllm_config
+        cache = config.cache_config
+        settings: dict[str, JsonValue] = {
+            "kind": "vllm",
+            "vllm_version": str(__version__),
+            "device": str(current_platform.device_type),
+            "dtype": str(config.model_config.dtype),
+            "max_model_len": config.model_config.max_model_len,
+            "max_num_seqs": config.scheduler_config.max_num_seqs,
+            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+            "block_size": cache.block_size,
+            "kv_cache_memory_bytes": cache.kv_cache_memory_bytes,
+            "enable_prefix_caching": bool(cache.enable_prefix_caching),
+            "enforce_eager": bool(config.model_config.enforce_eager),
+            "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        }
+        return EngineReady(0.0, (cache.num_gpu_blocks or 0) * cache.block_size, settings)
+
+    # Any, here and below: vLLM's objects, whose types differ between its versions.
+    def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        _, (prompt,) = self._renderer.render_chat([conversation], self._chat_params, self._tokenize_params)
+        return prompt
+
+    def _create_chat_params(self) -> Any:  # noqa: ANN401
+        model_config = self._engine.model_config
+        tokenize = is_mistral_tokenizer(self._renderer.tokenizer) or model_config.enable_prompt_embeds
+        return ChatParams(
+            chat_template=self._spec.chat_template,
+            chat_template_kwargs={
+                "add_generation_prompt": True,
+                "continue_final_message": False,
+                "tools": None,
+                "tokenize": tokenize,
+            },
+        )
+
+    def _reject_by_size(self, request: EngineRequest) -> Rejection | None:
+        """Refuse a prompt that cannot fit, whatever its tokens: tokenizing 20 MB would stall the sequences that run."""
+        limit = self._max_prompt_bytes
+        if limit is None or sum(len(message.content) for message in request.messages) * 4 <= limit:
+            return None
+        # Chat templates may trim a message.
+        num_bytes = sum(len(message.content.strip().encode(errors="replace")) for message in request.messages)
+        if num_bytes <= limit:
+            return None
+        text = f"prompt of {num_bytes} bytes exceeds limits.max_context_tokens {self._spec.max_context_tokens}"
+        return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, f"{text}, whatever its tokens are")
+
+    def _finish(self, output: Any) -> Completion | Rejection:  # noqa: ANN401
+        document_hash = bytes.fromhex(output.request_id)
+        added_at_s = self._added_at_s.pop(output.request_id)
+        answer = output.outputs[0]
+        num_prompt_tokens = len(output.prompt_token_ids)
+        if answer.finish_reason in {None, FinishReason.ERROR, FinishReason.ABORT}:
+            message = f"vLLM ended the request with finish reason {answer.finish_reason}"
+            return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
+        queue_s, first_token_s, total_s = read_durations(output.metrics, time.monotonic() - added_at_s)
+        return Completion(
+            document_hash=document_hash,
+            text=answer.text,
+            finish_reason=answer.finish_reason,
+            prompt_tokens=num_prompt_tokens,
+            cached_tokens=output.num_cached_tokens or 0,
+            output_tokens=len(answer.token_ids),
+            queue_s=queue_s,
+            first_token_s=first_token_s,
+            total_s=total_s,
+        )
+
+
+class _StatsRecorder(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
+    """Keeps what vLLM tells after each step."""
+
+    def __init__(self) -> None:
+        self.num_active = 0
+        self.num_waiting = 0
+        self.kv_cache_usage = 0.0
+        self.num_preemptions = 0
+        self.num_steps = 0
+        self.num_output_tokens = 0
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        """Take the numbers of one step; either argument may be None."""
+        self.num_steps += 1
+        if scheduler_stats is not None:
+            self.num_active = scheduler_stats.num_running_reqs
+            self.num_waiting = scheduler_stats.num_waiting_reqs
+            self.kv_cache_usage = scheduler_stats.kv_cache_usage
+        if iteration_stats is not None:
+            self.num_preemptions += iteration_stats.num_preempted_reqs
+            self.num_output_tokens += iteration_stats.num_generation_tokens
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+
+def _create_sampling_params(spec: EngineSpec) -> Any:  # noqa: ANN401
+    sampling: dict[str, Any] = dict(spec.sampling)
+    check_sampling(sampling, SamplingParams.__struct_fields__)
+    structured = sampling.pop("structured_outputs", None)
+    try:
+        if structured is not None:
+            sampling["structured_outputs"] = StructuredOutputsParams(**structured)
+        # FINAL_ONLY: without it each step would build an output for each sequence.
+        return SamplingParams(**(sampling | {"output_kind": RequestOutputKind.FINAL_ONLY}))
+    except _REQUEST_FAULTS as error:
+        raise JobError(f"sampling: vLLM refuses it: {error}") from error
+
+
+def _create_engine_args(spec: EngineSpec) -> Any:  # noqa: ANN401
+    check_vllm_arguments(spec.arguments, EngineArgs.__dataclass_fields__)
+    arguments: dict[str, Any] = {"seed": 0, "use_tqdm_on_load": False}
+    if current_platform.is_cpu():
+        # Compiling takes longer than most runs on a CPU can earn back.
+        arguments |= {"block_size": _CPU_BLOCK_SIZE, "enforce_eager": True}
+    arguments |= dict(spec.arguments) | {
+        "model": spec.model,
+        "revision": spec.revision,
+        "max_model_len": spec.max_context_tokens,
+        "max_num_seqs": spec.max_concurrency,
+        "trust_remote_code": spec.trust_remote_code,
+        "disable_log_stats": False,
+    }
+    engine_args = EngineArgs(**arguments)
+    if current_platform.is_cpu() and engine_args.kv_cache_memory_bytes is None:
+        engine_args.kv_cache_memory_bytes = decide_kv_cache_bytes(
+            spec, _find_bytes_per_token(engine_args), engine_args.block_size, read_free_memory_bytes()
+        )
+    return engine_args
+
+
+def _find_bytes_per_token(engine_args: Any) -> int | None:  # noqa: ANN401
+    """KV cache bytes of one token: a key and a value in each layer; None for a model that has no such numbers."""
+    config = engine_args.create_model_config()
+    try:
+        num_layers = int(config.hf_text_config.num_hidden_layers)
+        return int(2 * num_layers * config.get_total_num_kv_heads() * config.get_head_size() * config.dtype.itemsize)
+    except AttributeError:
+        return None
+
+
+def _has_engine_process() -> bool:
+    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "1"
+
+
+def _watch_engine_process(engine_core: Any) -> None:  # noqa: ANN401
+    """Wake `step` when vLLM's own process is killed: it would wait for its output for ever (0.26 to 0.33)."""
+    while not engine_core.resources.engine_dead:
+        time.sleep(_WATCH_EVERY_S)
+    engine_core.outputs_queue.put_nowait(EngineDeadError())
+
+
+if __name__ == "__main__":
+    # `bulkinfer doctor` runs this in a process of its own: the import is the test.
+    device = "CPU" if current_platform.is_cpu() else current_platform.get_device_name()
+    print(f"vLLM {__version__}, torch {torch.__version__}\n{device}")  # noqa: T201

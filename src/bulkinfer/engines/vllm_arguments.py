@@ -1,0 +1,75 @@
+"""`engine.vllm` of the job file, and the memory that vLLM gets. Knows vLLM's names, but does not import it."""
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.simulated_arguments import suggest_name
+from bulkinfer.errors import JobError
+from bulkinfer.records import JsonValue
+
+MIB = 1 << 20
+_MIN_KV_CACHE_BYTES = 256 * MIB
+_UNKNOWN_KV_CACHE_BYTES = 1024 * MIB
+_CGROUP_PATH = Path("/sys/fs/cgroup")
+
+_OWNED = {
+    "model": "model.path",
+    "revision": "model.revision",
+    "trust_remote_code": "model.trust_remote_code",
+    "max_model_len": "limits.max_context_tokens",
+    "max_num_seqs": "limits.max_concurrency",
+    "data_parallel_size": "engine.replicas",
+}
+_FIXED = frozenset({"disable_log_stats"})
+
+
+def check_vllm_arguments(arguments: Mapping[str, JsonValue], known: Collection[str]) -> None:
+    """Refuse arguments that vLLM does not know, or that another key of the job file owns. Raises JobError."""
+    for name in arguments:
+        if name in _OWNED:
+            raise JobError(f"engine.vllm.{name}: this is set by {_OWNED[name]}; remove it here and set that")
+        if name in _FIXED:
+            raise JobError(f"engine.vllm.{name}: this cannot be changed; remove it")
+        if name not in known:
+            raise JobError(f"engine.vllm.{name}: this vLLM has no such engine argument{suggest_name(name, known)}")
+
+
+def check_sampling(sampling: Mapping[str, JsonValue], known: Collection[str]) -> None:
+    """Refuse sampling parameters that vLLM does not know, and more than one answer for a document. Raises JobError."""
+    for name in sampling:
+        if name not in known:
+            raise JobError(f"sampling.{name}: this vLLM has no such sampling parameter{suggest_name(name, known)}")
+    if sampling.get("n", 1) != 1:
+        raise JobError(f"sampling.n: expected 1, one answer for each document, found {sampling['n']!r}")
+
+
+def decide_kv_cache_bytes(spec: EngineSpec, bytes_per_token: int | None, block_size: int, free_bytes: int) -> int:
+    """The KV cache for a CPU: all sequences at their longest, but at most half of what is free, and at least 256 MiB.
+
+    It must be given: vLLM's own default there is more memory than most machines have free. `bytes_per_token` None (a
+    model of an unknown shape) counts as 1 GiB in all.
+    """
+    needed = _UNKNOWN_KV_CACHE_BYTES
+    if bytes_per_token is not None:
+        blocks_per_sequence = -(-spec.max_context_tokens // block_size)
+        # One more block: vLLM keeps one for itself.
+        needed = (spec.max_concurrency * blocks_per_sequence + 1) * block_size * bytes_per_token
+    return max(_MIN_KV_CACHE_BYTES, min(needed, free_bytes // 2))
+
+
+def read_free_memory_bytes() -> int:
+    """Memory that this process may still take: what the machine has free, within the limit of its container."""
+    free = psutil.virtual_memory().available
+    for limit_name, used_name in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        # Not there, or "max": no limit.
+        with suppress(OSError, ValueError):
+            limit = int((_CGROUP_PATH / limit_name).read_text())
+            free = min(free, limit - int((_CGROUP_PATH / used_name).read_text()))
+    return max(0, free)

@@ -1,0 +1,261 @@
+"""The engine's process: `python -m bulkinfer.engines.worker FD PARENT_PID`. `child` is its other side.
+
+It loads a `StepEngine` and runs it for the parent behind socket FD. It owns nothing else, and never outlives its
+parent.
+"""
+
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import psutil
+
+from bulkinfer.engines.base import EngineRequest, StepEngine
+from bulkinfer.engines.clock import RealClock
+from bulkinfer.engines.frames import (
+    Abort,
+    ChildFailure,
+    ChildFrame,
+    Close,
+    Events,
+    ParentFrame,
+    Start,
+    Submit,
+    decode_parent_frame,
+    encode_child_frame,
+    read_frame,
+    send_frame,
+)
+from bulkinfer.engines.simulated import SimulatedEngine
+from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
+from bulkinfer.errors import JobError
+from bulkinfer.records import Completion, EngineEvent, EngineStats, Rejection
+
+_PR_SET_PDEATHSIG = 1
+_MAX_ADDS_PER_STEP = 64  # so that a refill does not stall the sequences that run
+_STATS_EVERY_S = 0.5
+_SETTLE_S = 0.05  # idle this long: the last reading is final
+_HEARTBEAT_EVERY_S = 2.0
+_NAP_S = 0.001
+_MAX_MESSAGE_CHARS = 1000
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """Serve the parent until it says so, is gone, or the engine fails. Exit code 0, or 3 if the engine failed."""
+    descriptor, parent_pid = (int(argument) for argument in arguments)
+    _end_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print
+    exit_code = _Worker(socket.socket(fileno=descriptor)).run()
+    sys.stderr.flush()
+    os._exit(exit_code)  # what libraries do at exit takes seconds and saves nothing
+
+
+class _Worker:
+    """The loop between the socket and the engine."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._inbox: queue.SimpleQueue[ParentFrame] = queue.SimpleQueue()
+        self._pending: deque[tuple[EngineRequest, float]] = deque()
+        """Requests that wait here, and when they came."""
+        self._waited_s: dict[bytes, float] = {}
+        """How long requests that are in the engine now had waited here: to the parent it is all one engine."""
+        self._is_ready = False
+        self._is_closing = False
+        self._stats_at_s = 0.0
+        self._num_steps_told = 0
+        self._memory_bytes = 0
+
+    def run(self) -> int:
+        """Read, load, serve. Returns the exit code."""
+        threading.Thread(target=self._read, name="reader", daemon=True).start()
+        start = self._inbox.get()
+        assert isinstance(start, Start)
+        try:
+            engine = _create_step_engine(start)
+            self._tell([engine.ready()])
+            self._is_ready = True
+            self._serve(engine)
+        except JobError as error:
+            self._send(ChildFailure(is_job_error=True, message=str(error)))
+            return 3
+        except Exception as error:  # noqa: BLE001 - whatever vLLM raises is this engine's death; the parent judges it
+            self._send(ChildFailure(is_job_error=False, message=self._describe(error)))
+            return 3
+        return 0
+
+    def _read(self) -> None:
+        """Take frames off the socket at once, so that the parent never waits for a step to end."""
+        stream = self._connection.makefile("rb")
+        while (body := read_frame(stream)) is not None:
+            self._inbox.put(decode_parent_frame(body))
+        _end_group()
+
+    def _serve(self, engine: StepEngine) -> None:
+        while not self._is_closing:
+            self._receive(engine)
+            events: list[EngineEvent] = list(self._add(engine))
+            if engine.num_unfinished() > 0:
+                events += self._step(engine)
+            self._tell(events)
+
+    def _receive(self, engine: StepEngine) -> None:
+        """Take what has arrived; with nothing to do, wait for something, with a sign of life now and then."""
+        wait_s = _SETTLE_S
+        while not self._pending and engine.num_unfinished() == 0 and not self._is_closing and self._inbox.empty():
+            with suppress(queue.Empty):
+                self._accept(engine, self._inbox.get(timeout=wait_s))
+                break
+            if wait_s > _SETTLE_S or engine.stats().num_steps != self._num_steps_told:
+                self._tell([self._read_stats(engine)])
+            wait_s = _HEARTBEAT_EVERY_S
+        while not self._inbox.empty():
+            self._accept(engine, self._inbox.get())
+
+    def _accept(self, engine: StepEngine, frame: ParentFrame) -> None:
+        match frame:
+            case Submit(requests):
+                now_s = time.monotonic()
+                self._pending.extend((request, now_s) for request in requests)
+            case Abort(document_hashes):
+                dropped = set(document_hashes)
+                self._pending = deque(entry for entry in self._pending if entry[0].document_hash not in dropped)
+                for document_hash in document_hashes:
+                    self._waited_s.pop(document_hash, None)
+                engine.abort(document_hashes)
+            case Close():
+                self._is_closing = True
+            case Start():
+                raise AssertionError("a second start")
+
+    def _add(self, engine: StepEngine) -> list[Rejection]:
+        rejections = []
+        for _ in range(min(len(self._pending), _MAX_ADDS_PER_STEP)):
+            request, came_at_s = self._pending.popleft()
+            waited_s = time.monotonic() - came_at_s
+            rejection = engine.add(request)
+            if rejection is None:
+                self._waited_s[request.document_hash] = waited_s
+            else:
+                rejections.append(rejection)
+        return rejections
+
+    def _step(self, engine: StepEngine) -> list[EngineEvent]:
+        """One step, and a reading if it is time for one.
+
+        A step that does nothing gives no sign of life, so that an engine that spins for ever falls silent.
+        """
+        num_steps = engine.stats().num_steps
+        events: list[EngineEvent] = [self._count_wait(outcome) for outcome in engine.step()]
+        if not events and engine.stats().num_steps == num_steps:
+            time.sleep(_NAP_S)
+        elif time.monotonic() - self._stats_at_s >= _STATS_EVERY_S:
+            events.append(self._read_stats(engine))
+        return events
+
+    def _count_wait(self, outcome: Completion | Rejection) -> Completion | Rejection:
+        waited_s = self._waited_s.pop(outcome.document_hash)
+        if isinstance(outcome, Rejection):
+            return outcome
+        return replace(
+            outcome,
+            queue_s=outcome.queue_s + waited_s,
+            first_token_s=outcome.first_token_s + waited_s,
+            total_s=outcome.total_s + waited_s,
+        )
+
+    def _read_stats(self, engine: StepEngine) -> EngineStats:
+        stats = engine.stats()
+        self._stats_at_s = time.monotonic()
+        self._num_steps_told = stats.num_steps
+        self._memory_bytes = max(self._memory_bytes, _read_memory_bytes())
+        return replace(stats, memory_bytes=self._memory_bytes)
+
+    def _tell(self, events: list[EngineEvent]) -> None:
+        if events:
+            self._send(Events(tuple(events)))
+
+    def _send(self, frame: ChildFrame) -> None:
+        send_frame(self._connection, encode_child_frame(frame))
+
+    def _describe(self, error: Exception) -> str:
+        """The class of what the engine raised. Its text only before any request came: later it may quote one."""
+        frames = traceback.extract_tb(error.__traceback__)[-3:]
+        where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
+        sys.stderr.write(f"{type(error).__name__} at {where}\n")
+        text = "" if self._is_ready else f": {error}"
+        return f"{type(error).__name__}{text}"[:_MAX_MESSAGE_CHARS]
+
+
+def _create_step_engine(start: Start) -> StepEngine:
+    match start.spec.kind:
+        case "simulated":
+            clock = RealClock()
+            clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
+            return SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
+        case "vllm":
+            from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
+
+            return VllmEngine(start.spec)
+    raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """Have the kernel end this process when its parent ends, and end now if it has ended already.
+
+    Where vLLM has processes of its own they must end too, so there it is a signal that this process handles.
+    """
+    death_signal = signal.SIGKILL
+    if _has_child_processes():
+        death_signal = signal.SIGTERM
+        signal.signal(signal.SIGTERM, lambda *_: _end_group())
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+
+
+def _end_group() -> NoReturn:
+    """End this process and all that it started. The parent made it the leader of a group of its own."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
+
+
+def _read_memory_bytes() -> int:
+    """Peak resident memory of this process, and what its children have now.
+
+    From /proc, because getrusage also counts what the parent had before it exec'd this process.
+    """
+    own_kib = next(
+        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
+    return own_kib * 1024 + (_read_children_bytes() if _has_child_processes() else 0)
+
+
+def _read_children_bytes() -> int:
+    num_bytes = 0
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            num_bytes += child.memory_info().rss
+    return num_bytes
+
+
+def _has_child_processes() -> bool:
+    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "1"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

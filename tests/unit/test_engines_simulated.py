@@ -1,0 +1,232 @@
+"""The simulated engine: its schedule, its cost model, its script of faults."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bulkinfer.engines.base import EngineRequest
+from bulkinfer.engines.clock import VirtualClock
+from bulkinfer.engines.simulated import ScriptedFaultError, SimulatedEngine, estimate_prompt_tokens, write_text
+from bulkinfer.records import Completion, FailureCode, JsonValue, Message, Rejection
+from tests.engine_support import simulated_spec
+
+HASH_OF_LENGTH = {length: (length - 1).to_bytes(4, "big") + bytes(12) for length in range(1, 9)}
+"""Hashes whose answers have that many tokens when max_tokens is 8."""
+
+
+def request(document_hash: bytes, content: str = "text") -> EngineRequest:
+    return EngineRequest(document_hash, (Message("user", content),))
+
+
+def run(engine: SimulatedEngine, requests: Sequence[EngineRequest] = ()) -> list[Completion | Rejection]:
+    outcomes: list[Completion | Rejection] = [
+        rejection for rejection in map(engine.add, requests) if rejection is not None
+    ]
+    while engine.num_unfinished():
+        outcomes += engine.step()
+    return outcomes
+
+
+def run_completions(engine: SimulatedEngine, requests: Sequence[EngineRequest] = ()) -> list[Completion]:
+    completions = []
+    for outcome in run(engine, requests):
+        assert isinstance(outcome, Completion)
+        completions.append(outcome)
+    return completions
+
+
+@pytest.mark.parametrize(
+    ("contents", "tokens"),
+    [([""], 4), (["abcd"], 5), (["abcde"], 6), (["x" * 36], 13), (["abcd", "abcd"], 10), (["\ud800"], 5)],
+)
+def test_a_prompt_token_is_four_characters_and_a_message_costs_four_more(contents: list[str], tokens: int) -> None:
+    assert estimate_prompt_tokens([Message("user", content) for content in contents]) == tokens
+
+
+def test_a_request_alone_takes_its_prompt_tokens_and_its_output_tokens() -> None:
+    spec = simulated_spec(seconds_per_prompt_token=0.5, seconds_per_output_token=1, output_tokens=3)
+    (completion,) = run_completions(SimulatedEngine(spec, VirtualClock()), [request(bytes(16), "x" * 36)])
+    assert (completion.prompt_tokens, completion.output_tokens, completion.cached_tokens) == (13, 3, 0)
+    assert (completion.queue_s, completion.first_token_s, completion.total_s) == (0.0, 7.5, 9.5)
+    assert completion.finish_reason == "stop"
+
+
+def test_requests_that_enter_together_share_the_steps() -> None:
+    spec = simulated_spec(seconds_per_prompt_token=0.5, seconds_per_output_token=1, output_tokens=3)
+    completions = run_completions(
+        SimulatedEngine(spec, VirtualClock()), [request(bytes([n]) * 16, "x" * 36) for n in (1, 2)]
+    )
+    assert [(one.first_token_s, one.total_s) for one in completions] == [(14.0, 16.0), (14.0, 16.0)]
+
+
+def test_with_one_slot_the_second_request_waits_for_the_first() -> None:
+    spec = simulated_spec(max_concurrency=1, seconds_per_prompt_token=0.5, seconds_per_output_token=1, output_tokens=3)
+    completions = run_completions(
+        SimulatedEngine(spec, VirtualClock()), [request(bytes([n]) * 16, "x" * 36) for n in (1, 2)]
+    )
+    assert [(one.queue_s, one.total_s) for one in completions] == [(0.0, 9.5), (9.5, 19.0)]
+
+
+def test_a_free_slot_is_filled_while_the_others_run_on() -> None:
+    spec = simulated_spec(max_concurrency=2, seconds_per_prompt_token=0, seconds_per_output_token=1)
+    engine = SimulatedEngine(spec, VirtualClock())
+    completions = run_completions(engine, [request(HASH_OF_LENGTH[length]) for length in (8, 2, 3, 1)])
+    # 8 runs from 0 to 8; beside it 2 from 0 to 2, 3 from 2 to 5, 1 from 5 to 6.
+    assert {one.output_tokens: (one.queue_s, one.total_s) for one in completions} == {
+        2: (0.0, 2.0),
+        3: (2.0, 5.0),
+        1: (5.0, 6.0),
+        8: (0.0, 8.0),
+    }
+
+
+def test_one_call_of_step_lasts_no_longer_than_a_twentieth_of_a_second() -> None:
+    clock = VirtualClock()
+    engine = SimulatedEngine(simulated_spec(seconds_per_output_token=0.01, output_tokens=8), clock)
+    engine.add(request(bytes(16)))
+    assert engine.step() == []
+    assert clock.now() == pytest.approx(0.05)
+    assert len(engine.step()) == 1
+    assert clock.now() == pytest.approx(0.08)
+
+
+def test_without_cost_no_time_passes_and_one_step_finishes_all() -> None:
+    clock = VirtualClock()
+    engine = SimulatedEngine(simulated_spec(max_concurrency=1), clock)
+    for number in range(100):
+        engine.add(request(bytes([number]) * 16))
+    assert len(engine.step()) == 100
+    assert clock.now() == 0.0
+
+
+def test_the_counters_count_tokens_and_steps() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=2), VirtualClock())
+    run(engine, [request(HASH_OF_LENGTH[length]) for length in (8, 2, 3, 1)])
+    stats = engine.stats()
+    assert (stats.num_steps, stats.num_output_tokens, stats.num_active, stats.num_waiting) == (8, 14, 0, 0)
+    assert stats.kv_cache_usage == 0.0
+
+
+@given(st.lists(st.binary(min_size=16, max_size=16), unique=True, max_size=40), st.integers(1, 8))
+def test_each_request_comes_back_once_and_the_slots_are_never_exceeded(hashes: list[bytes], slots: int) -> None:
+    spec = simulated_spec(max_concurrency=slots, seconds_per_output_token=1)
+    engine = SimulatedEngine(spec, VirtualClock())
+    for document_hash in hashes:
+        engine.add(request(document_hash))
+    outcomes: list[Completion | Rejection] = []
+    while engine.num_unfinished():
+        outcomes += engine.step()
+        stats = engine.stats()
+        assert stats.num_active <= slots
+        assert stats.num_active + stats.num_waiting + len(outcomes) == len(hashes)
+        assert 0.0 <= stats.kv_cache_usage <= 1.0
+    assert sorted(outcome.document_hash for outcome in outcomes) == sorted(hashes)
+
+
+@given(st.permutations([bytes([n]) * 16 for n in range(12)]), st.integers(1, 12))
+def test_an_answer_depends_on_the_document_alone(order: list[bytes], slots: int) -> None:
+    def answers(hashes: Sequence[bytes], max_concurrency: int) -> dict[bytes, tuple[str, int]]:
+        engine = SimulatedEngine(simulated_spec(max_concurrency=max_concurrency), VirtualClock())
+        completions = run_completions(engine, [request(document_hash) for document_hash in hashes])
+        return {one.document_hash: (one.text, one.output_tokens) for one in completions}
+
+    assert answers(order, slots) == answers(sorted(order), 3)
+
+
+@pytest.mark.parametrize(
+    ("num_words", "text"),
+    [(1, "ba"), (2, "ba brum"), (16, "ba brum" + " ba" * 14), (18, "ba brum" + " ba" * 14 + " ba brum")],
+)
+def test_an_answer_has_a_word_for_each_output_token(num_words: int, text: str) -> None:
+    assert write_text(b"\x00\xf9" + bytes(14), num_words) == text
+
+
+@pytest.mark.parametrize(
+    ("output_tokens", "num_tokens", "finish_reason"), [(3, 3, "stop"), (8, 8, "stop"), (9, 8, "length")]
+)
+def test_an_answer_longer_than_max_tokens_is_cut(output_tokens: int, num_tokens: int, finish_reason: str) -> None:
+    engine = SimulatedEngine(simulated_spec(max_tokens=8, output_tokens=output_tokens), VirtualClock())
+    (completion,) = run_completions(engine, [request(bytes(16))])
+    assert (completion.output_tokens, completion.finish_reason) == (num_tokens, finish_reason)
+
+
+def test_prompt_and_answer_must_fit_into_the_context() -> None:
+    engine = SimulatedEngine(simulated_spec(max_context_tokens=20, max_tokens=8), VirtualClock())
+    assert engine.add(request(b"a" * 16, "x" * 32)) is None  # 12 + 8 tokens
+    assert engine.add(request(b"b" * 16, "x" * 33)) == Rejection(
+        b"b" * 16,
+        FailureCode.PROMPT_TOO_LONG,
+        "prompt of 13 tokens + max_tokens 8 = 21 exceeds limits.max_context_tokens 20",
+        13,
+    )
+
+
+def test_an_aborted_request_never_comes_back() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=1, seconds_per_output_token=1), VirtualClock())
+    for name in (b"a", b"b", b"c"):
+        engine.add(request(name * 16))
+    engine.step()
+    engine.abort([b"a" * 16, b"b" * 16, b"unknown"])
+    assert engine.stats().num_active == 0
+    assert [one.document_hash for one in run(engine)] == [b"c" * 16]
+
+
+def with_fault(kind: str, times: int | None = None) -> SimulatedEngine:
+    fault: JsonValue = {"match": "BAD", "kind": kind, "times": times}
+    return SimulatedEngine(simulated_spec(faults=[fault]), VirtualClock())
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("reject", FailureCode.ENGINE_REJECTED), ("error", FailureCode.ENGINE_ERROR)]
+)
+def test_a_scripted_rejection_hits_only_what_it_matches(kind: str, code: FailureCode) -> None:
+    outcomes = run(with_fault(kind), [request(b"a" * 16, "is BAD"), request(b"b" * 16, "is good")])
+    by_hash = {outcome.document_hash: outcome for outcome in outcomes}
+    bad, good = by_hash[b"a" * 16], by_hash[b"b" * 16]
+    assert isinstance(bad, Rejection)
+    assert bad.code is code
+    assert isinstance(good, Completion)
+
+
+def test_a_scripted_cut_has_max_tokens_and_says_length() -> None:
+    (completion,) = run_completions(with_fault("truncate"), [request(bytes(16), "BAD")])
+    assert (completion.output_tokens, completion.finish_reason) == (8, "length")
+
+
+def test_a_scripted_empty_answer_is_empty() -> None:
+    (completion,) = run_completions(with_fault("empty"), [request(bytes(16), "BAD")])
+    assert (completion.text, completion.finish_reason) == ("", "stop")
+
+
+@pytest.mark.parametrize("kind", ["die", "hang", "raise"])
+def test_a_scripted_end_raises_where_the_process_is_not_its_own(kind: str) -> None:
+    engine = with_fault(kind)
+    assert engine.add(request(bytes(16), "BAD")) is None
+    with pytest.raises(ScriptedFaultError):
+        engine.step()
+
+
+def test_a_fault_stops_after_its_number_of_times() -> None:
+    engine = with_fault("reject", times=2)
+    rejections = [engine.add(request(bytes([number]) * 16, "BAD")) for number in range(4)]
+    assert [rejection is not None for rejection in rejections] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("life", "is_deadly"), [(1, True), (2, True), (3, False)])
+def test_a_deadly_fault_stops_after_its_number_of_lives(life: int, is_deadly: bool) -> None:
+    fault: JsonValue = {"match": "BAD", "kind": "raise", "times": 2}
+    engine = SimulatedEngine(simulated_spec(faults=[fault]), VirtualClock(), life=life)
+    engine.add(request(bytes(16), "BAD"))
+    if is_deadly:
+        with pytest.raises(ScriptedFaultError):
+            engine.step()
+    else:
+        assert len(engine.step()) == 1
+
+
+def test_ready_tells_the_cost_model() -> None:
+    ready = SimulatedEngine(simulated_spec(seconds_per_output_token=0.25), VirtualClock()).ready()
+    assert ready.num_kv_cache_tokens == 4 * 512
+    assert ready.settings["seconds_per_output_token"] == 0.25

@@ -1,0 +1,69 @@
+"""How vLLM's objects are read, without vLLM."""
+
+from types import SimpleNamespace
+
+import pytest
+from tokenizers import Tokenizer, models, normalizers
+
+from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations
+
+
+def stand_in(normalizer: normalizers.Normalizer | None, vocabulary: list[str]) -> SimpleNamespace:
+    """As much of a tokenizer as is asked for."""
+    backend = Tokenizer(models.BPE())
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    return SimpleNamespace(backend_tokenizer=backend, get_vocab=lambda: dict.fromkeys(vocabulary, 0))
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "vocabulary", "limit"),
+    [
+        (None, ["a", "abcd"], 4 * 100),
+        (None, ["a", "\u0120the"], 5 * 100),  # the letter that stands for a space takes two bytes
+        (normalizers.Prepend("_"), ["abc"], 3 * 100),
+        (normalizers.NFC(), ["abc"], 3 * 100 * 4),
+        (normalizers.Strip(), ["abc"], None),
+        (normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()]), ["abc"], None),
+    ],
+)
+def test_a_bound_holds_only_for_tokenizers_that_keep_the_text(
+    normalizer: normalizers.Normalizer | None, vocabulary: list[str], limit: int | None
+) -> None:
+    assert find_max_prompt_bytes(stand_in(normalizer, vocabulary), 100) == limit
+
+
+def test_a_tokenizer_of_another_kind_has_no_bound() -> None:
+    assert find_max_prompt_bytes(SimpleNamespace(), 100) is None
+    assert find_max_prompt_bytes(None, 100) is None
+
+
+def test_durations_are_differences_of_vllms_own_clock() -> None:
+    metrics = SimpleNamespace(queued_ts=100.0, scheduled_ts=100.5, first_token_ts=101.0, last_token_ts=103.0)
+    assert read_durations(metrics, 9.0) == (0.5, 1.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [None, SimpleNamespace(queued_ts=0.0, scheduled_ts=0.0, first_token_ts=0.0, last_token_ts=0.0)],
+    ids=["no metrics", "metrics not filled in"],
+)
+def test_without_metrics_the_time_since_adding_is_all_there_is(metrics: object) -> None:
+    assert read_durations(metrics, 9.0) == (0.0, 9.0, 9.0)
+
+
+class ParameterError(ValueError):
+    """As vLLM's validation error: it names a parameter, and its text quotes a value."""
+
+    parameter = "input_tokens"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("secret"), "vLLM refused the request: ValueError"),
+        (ParameterError("secret"), "vLLM refused the request: ParameterError about its parameter input_tokens"),
+    ],
+)
+def test_a_fault_is_told_without_its_text(error: Exception, message: str) -> None:
+    assert describe_fault(error) == message
