@@ -1,0 +1,283 @@
+"""What the loop counts, and the progress and the summary that are made of it."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import psutil
+
+from bulkinfer.events import Progress
+from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
+from bulkinfer.records import (
+    Completion,
+    EngineReady,
+    EngineStats,
+    Failure,
+    FailureCode,
+    JsonValue,
+    Outcome,
+    Request,
+    Result,
+)
+from bulkinfer.shards import Shard
+
+RATE_WINDOW_S = 30.0
+"""Rates are taken over so much of the recent past: steady enough to read, quick enough to show a stall."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Counts of one run. Written by the loop's thread alone; a reader on another thread sees each number whole."""
+
+    input_size_bytes: int
+    max_concurrency: int
+    started_s: float = field(default_factory=time.monotonic)
+    num_read: int = 0
+    num_skipped: int = 0
+    num_to_do: int = 0
+    num_unaskable: int = 0
+    """Documents that failed before the engine: unreadable, or without a prompt."""
+    num_succeeded: int = 0
+    failed_by_code: Counter[FailureCode] = field(default_factory=Counter)
+    is_read_to_end: bool = False
+    bytes_read: int = 0
+    last_rows: dict[UUID, int] = field(default_factory=dict)
+    chars_found: int = 0
+    chars_finished: int = 0
+    chars_answered: int = 0
+    num_answered: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    num_restarts: int = 0
+    engine_start_s: float = 0.0
+    first_submit_s: float | None = None
+    last_answer_s: float | None = None
+    peak_queue_size: int = 0
+    peak_active: int = 0
+    peak_kv_cache_usage: float = 0.0
+    peak_engine_memory_bytes: int = 0
+    num_preemptions: int = 0
+    stats: EngineStats | None = None
+    _preemptions_before: int = 0
+    _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    @property
+    def num_failed(self) -> int:
+        """Documents that failed in this run."""
+        return self.failed_by_code.total()
+
+    @property
+    def num_outcomes(self) -> int:
+        """Documents that this run is done with."""
+        return self.num_succeeded + self.num_failed
+
+    def note_shard(self, shard: Shard) -> None:
+        """The loop took a shard over."""
+        self.num_read += shard.num_read
+        self.num_skipped += shard.num_skipped
+        self.num_to_do += len(shard.requests) + len(shard.failures)
+        self.num_unaskable += len(shard.failures)
+        self.failed_by_code.update(failure.code for failure in shard.failures)
+        self.chars_found += sum(request.num_chars for request in shard.requests)
+        self.bytes_read = shard.bytes_read
+        self.last_rows.update(shard.last_rows)
+
+    def note_ready(self, ready: EngineReady) -> None:
+        """The engine is loaded, for the first time or again."""
+        self.engine_start_s += ready.start_s
+
+    def note_restart(self) -> None:
+        """The engine died; the next one counts from zero."""
+        self.num_restarts += 1
+        self._preemptions_before = self.num_preemptions
+        self.stats = None
+
+    def note_stats(self, stats: EngineStats) -> None:
+        """A reading of the engine."""
+        self.stats = stats
+        self.peak_active = max(self.peak_active, stats.num_active)
+        self.peak_kv_cache_usage = max(self.peak_kv_cache_usage, stats.kv_cache_usage)
+        self.peak_engine_memory_bytes = max(self.peak_engine_memory_bytes, stats.memory_bytes)
+        self.num_preemptions = self._preemptions_before + stats.num_preemptions
+
+    def note_submit(self) -> None:
+        """Requests go to the engine."""
+        self.first_submit_s = self.first_submit_s or time.monotonic()
+
+    def note_completion(self, request: Request, completion: Completion) -> None:
+        """Tokens were spent, whatever the outcome."""
+        self.num_answered += 1
+        self.chars_answered += request.num_chars
+        self.prompt_tokens += completion.prompt_tokens
+        self.cached_tokens += completion.cached_tokens
+        self.output_tokens += completion.output_tokens
+        self.last_answer_s = time.monotonic()
+
+    def note_outcome(self, outcome: Outcome, num_chars: int) -> None:
+        """A document that the engine was asked is done with."""
+        self.chars_finished += num_chars
+        match outcome:
+            case Result():
+                self.num_succeeded += 1
+            case Failure(code=code):
+                self.failed_by_code[code] += 1
+
+    def expect_failures(self) -> int:
+        """Failures among all documents found so far, if the rest fares as those that the engine was asked already.
+
+        Unreadable rows of a whole shard are known before its first answer: set against the answers alone they would
+        look like a run in which everything fails.
+        """
+        num_asked = self.num_outcomes - self.num_unaskable
+        num_failed = self.num_failed - self.num_unaskable
+        if num_asked < MIN_OUTCOMES_FOR_SHARE:
+            return self.num_failed
+        return self.num_unaskable + num_failed * (self.num_to_do - self.num_unaskable) // num_asked
+
+    def progress(self, *, num_queued: int, num_in_flight: int) -> Progress:
+        """Where the run stands now. Also takes the reading that later rates are made of."""
+        now_s = time.monotonic()
+        prompt_rate, output_rate = self._rates(now_s)
+        tokens_left = self._tokens_left()
+        rate = prompt_rate + output_rate
+        return Progress(
+            elapsed_s=now_s - self.started_s,
+            num_read=self.num_read,
+            num_skipped=self.num_skipped,
+            num_to_do=self.num_to_do,
+            num_succeeded=self.num_succeeded,
+            num_failed=self.num_failed,
+            failed_by_code=dict(self.failed_by_code),
+            is_read_to_end=self.is_read_to_end,
+            share_read=self._share_read(),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
+            prompt_tokens_per_s=prompt_rate,
+            output_tokens_per_s=output_rate,
+            tokens_left=tokens_left,
+            time_left_s=tokens_left / rate if tokens_left is not None and rate > 0 else None,
+            num_queued=num_queued,
+            num_in_flight=num_in_flight,
+            num_active=self.stats.num_active if self.stats else 0,
+            kv_cache_usage=self.stats.kv_cache_usage if self.stats else 0.0,
+            engine_memory_bytes=self.peak_engine_memory_bytes,
+            runner_memory_bytes=psutil.Process().memory_info().rss,
+        )
+
+    def _rates(self, now_s: float) -> tuple[float, float]:
+        """Prompt and output tokens per second over the recent past."""
+        self._recent.append((now_s, self.prompt_tokens, self.output_tokens))
+        while self._recent[0][0] < now_s - RATE_WINDOW_S and len(self._recent) > 2:
+            self._recent.popleft()
+        then_s, prompt_tokens, output_tokens = self._recent[0]
+        if now_s <= then_s:
+            return 0.0, 0.0
+        return (
+            (self.prompt_tokens - prompt_tokens) / (now_s - then_s),
+            (self.output_tokens - output_tokens) / (now_s - then_s),
+        )
+
+    def _share_read(self) -> float:
+        if self.is_read_to_end or self.input_size_bytes == 0:
+            return 1.0
+        return min(1.0, self.bytes_read / self.input_size_bytes)
+
+    def _tokens_left(self) -> float | None:
+        """Tokens still to do. A count of documents would lie: the longest go first.
+
+        Known documents by their characters, documents not read yet by the share of the input that has been read; tokens
+        per character and output tokens per document from what is answered so far.
+        """
+        if self.num_answered == 0 or self.chars_answered == 0:
+            return None
+        share = self._share_read()
+        unread = (1 - share) / share if share > 0 else 0.0
+        chars_left = self.chars_found * (1 + unread) - self.chars_finished
+        documents_left = self.num_to_do * (1 + unread) - self.num_outcomes
+        prompt_left = chars_left * self.prompt_tokens / self.chars_answered
+        output_left = documents_left * self.output_tokens / self.num_answered
+        return max(0.0, prompt_left + output_left)
+
+    def summary(self, distinct: int) -> dict[str, JsonValue]:
+        """The part of `run --json` that the loop can tell. `distinct`: different documents among the rows read."""
+        total_s = time.monotonic() - self.started_s
+        generate_s = 0.0
+        if self.first_submit_s is not None and self.last_answer_s is not None:
+            generate_s = self.last_answer_s - self.first_submit_s
+        per_s = 1 / generate_s if generate_s > 0 else 0.0
+        return {
+            "documents": {
+                "read": self.num_read,
+                "distinct": distinct,
+                "duplicates": self.num_read - distinct,
+                "already_done": max(0, distinct - self.num_to_do),
+                "succeeded": self.num_succeeded,
+                "failed": self.num_failed,
+                "failed_by_code": {code.value: count for code, count in sorted(self.failed_by_code.items())},
+                "not_finished": self.num_to_do - self.num_outcomes,
+            },
+            "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
+            "seconds": {
+                "total": round(total_s, 3),
+                "engine_start": round(self.engine_start_s, 3),
+                "generate": round(generate_s, 3),
+            },
+            "throughput": {
+                "documents_per_s": round(self.num_answered * per_s, 3),
+                "prompt_tokens_per_s": round(self.prompt_tokens * per_s, 3),
+                "output_tokens_per_s": round(self.output_tokens * per_s, 3),
+            },
+            "engine": self._engine_summary(),
+            "peak_memory_bytes": {"runner": peak_memory_bytes(), "engine": self.peak_engine_memory_bytes},
+        }
+
+    def describe(self, *, num_queued: int, num_in_flight: int) -> dict[str, JsonValue]:
+        """The counts for the status file: what `status` shows while the run lives."""
+        stats = self.stats
+        return {
+            "elapsed_s": round(time.monotonic() - self.started_s, 3),
+            "documents": {
+                "read": self.num_read,
+                "skipped": self.num_skipped,
+                "to_do": self.num_to_do,
+                "succeeded": self.num_succeeded,
+                "failed": self.num_failed,
+                "failed_by_code": {code.value: count for code, count in sorted(self.failed_by_code.items())},
+                "is_read_to_end": self.is_read_to_end,
+                "queued": num_queued,
+                "in_flight": num_in_flight,
+            },
+            "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
+            "engine": {
+                "active": stats.num_active if stats else 0,
+                "kv_cache_usage": round(stats.kv_cache_usage, 4) if stats else 0.0,
+                "preemptions": self.num_preemptions,
+                "restarts": self.num_restarts,
+            },
+        }
+
+    def _engine_summary(self) -> Mapping[str, JsonValue]:
+        return {
+            "max_concurrency": self.max_concurrency,
+            "peak_active": self.peak_active,
+            "peak_queue_size": self.peak_queue_size,
+            "kv_cache_usage_peak": round(self.peak_kv_cache_usage, 4),
+            "preemptions": self.num_preemptions,
+            "prefix_cache_hit_rate": round(self.cached_tokens / self.prompt_tokens, 4) if self.prompt_tokens else 0.0,
+            "restarts": self.num_restarts,
+        }
+
+
+def peak_memory_bytes() -> int:
+    """The most resident memory that this process had.
+
+    The kernel's high-water mark of this address space, in KiB: `ru_maxrss` would include what the parent had when it
+    started this process.
+    """
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

@@ -1,0 +1,362 @@
+"""The loop of a run: shard -> queue -> engine -> outcome -> store.
+
+One thread decides everything here. A planner thread prepares one shard ahead; the store has its own writer thread.
+"""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from queue import SimpleQueue
+from uuid import uuid4
+
+import orjson
+
+from bulkinfer.engines import create_engine
+from bulkinfer.engines.base import Engine
+from bulkinfer.errors import (
+    BulkinferError,
+    ExitCode,
+    InputError,
+    Interrupted,
+    StoreError,
+    TooManyFailures,
+)
+from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted
+from bulkinfer.job import FailureLimit
+from bulkinfer.outcome import decide_outcome, is_over_limit
+from bulkinfer.records import Commit, Completion, JsonValue, Only, Outcome, Request, RunStatus
+from bulkinfer.runner.ledger import Ledger
+from bulkinfer.runner.plan import RunPlan, refuse_empty_input
+from bulkinfer.runner.signals import StopFlag, watch_signals
+from bulkinfer.runner.window import Returned, Window
+from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner
+from bulkinfer.store import RunRecord, Store, TaskRecord
+
+TICK_S = 0.25
+"""How long the loop waits for something to happen before it looks at signals and tells its progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line adds to the job."""
+
+    only: Only = Only.NEW
+    limit: int | None = None
+    """Ask so many documents at the most."""
+    failure_limit: FailureLimit | None = None
+    """Instead of the job's `limits.max_failures`."""
+    grace_s: float | None = None
+    """Instead of the job's `engine.grace_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run ended. `summary` is what `run --json` prints; `error` says what went wrong, if anything did."""
+
+    exit_code: ExitCode
+    summary: Mapping[str, JsonValue]
+    error: BulkinferError | None
+
+
+def run_job(plan: RunPlan, options: RunOptions, emit: EventSink) -> RunReport:
+    """Run a job to its end, or to a clean stop. Everything finished is on disk when this returns.
+
+    Raises JobError for engine arguments, StoreLocked and StoreError when the database cannot be had; later errors come
+    back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
+    with the thread that made it.
+    """
+    engine = _create_engine(plan)
+    with ExitStack() as stack:
+        stop = stack.enter_context(watch_signals())
+        committed: SimpleQueue[Commit] = SimpleQueue()
+        store = Store.open(plan.job.database_path, job=str(plan.job.path), on_commit=committed.put)
+        stack.callback(store.close)
+        run = Run(plan, options, emit, store, engine, stop, committed)
+        stack.callback(run.close)
+        return run.report(run.work())
+
+
+class Run:
+    """One execution of a job."""
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        options: RunOptions,
+        emit: EventSink,
+        store: Store,
+        engine: Engine,
+        stop: StopFlag,
+        committed: SimpleQueue[Commit],
+    ) -> None:
+        self.run_id = uuid4()
+        self._plan = plan
+        self._options = options
+        self._emit = emit
+        self._store = store
+        self._stop = stop
+        self._committed = committed
+        self._limits = plan.job.spec.limits
+        self._ledger = Ledger(sum(file.size_bytes for file in plan.files), self._limits.max_concurrency)
+        self._window = Window(
+            engine=engine,
+            model=plan.job.spec.model.path,
+            max_concurrency=self._limits.max_concurrency,
+            max_restarts=plan.job.spec.engine.max_restarts,
+            ledger=self._ledger,
+            emit=emit,
+        )
+        self._planner = self._begin()
+        self._shards = self._planner.iter_shards()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner")
+        self._next_shard: Future[Shard | None] | None = self._pool.submit(next, self._shards, None)
+        self._pending: deque[Request] = deque()
+        """Of the shard that is being worked on; it stands before the queue."""
+        self._queue: deque[Request] = deque()
+        self._ending: BulkinferError | None = None
+        self._drain_until_s = 0.0
+        self._input_error: InputError | None = None
+        self._told_s = 0.0
+
+    def work(self) -> BulkinferError | None:
+        """Go through the whole input. Returns what ended the run before its end, or None."""
+        try:
+            while not self._is_finished():
+                self._obey_signals()
+                self._take_shard()
+                self._fill_queue()
+                self._feed_engine()
+                self._receive()
+                self._note_commits()
+                self._check_failures()
+                self._tell()
+            self._store.flush()
+            self._check_end()
+        except BulkinferError as error:
+            return error
+        return None
+
+    def report(self, error: BulkinferError | None) -> RunReport:
+        """Close the run in the store and say how it ended."""
+        self._stop_helpers()
+        exit_code = ExitCode.OK if error is None else error.exit_code
+        status = _status_of(error)
+        summary = self._summarise(status, exit_code, error)
+        try:
+            self._store.end_run(status, exit_code, summary)
+            self._store.close()
+        except StoreError as store_error:
+            error = error or store_error
+            exit_code = error.exit_code
+            summary = {**summary, "status": RunStatus.FAILED.value, "exit_code": int(exit_code), "error": str(error)}
+        self._emit(RunEnded(RunStatus(str(summary["status"])), summary))
+        return RunReport(exit_code, summary, error)
+
+    def close(self) -> None:
+        """End the engine and the planner, however the run ended."""
+        self._stop_helpers()
+
+    def _is_finished(self) -> bool:
+        if self._ending is not None:
+            return self._num_in_flight == 0 or self._stop.is_urgent or time.monotonic() >= self._drain_until_s
+        return self._next_shard is None and self._num_waiting == 0 and self._num_in_flight == 0
+
+    def _obey_signals(self) -> None:
+        if self._stop.is_set and self._ending is None:
+            self._drain(Interrupted(self._stop.received[0]))
+            self._emit(Draining(self._stop.received[0], self._num_in_flight, self._grace_s))
+
+    def _take_shard(self) -> None:
+        """Take the prepared shard over once the last one has gone into the queue, and let the next be prepared."""
+        if self._next_shard is None or self._pending or self._ending or not self._next_shard.done():
+            return
+        try:
+            shard = self._next_shard.result()
+        except InputError as error:  # what was read before is still worth answering
+            self._input_error = error
+            shard = None
+        if shard is None:
+            self._next_shard = None
+            self._ledger.is_read_to_end = True
+            return
+        self._next_shard = self._pool.submit(next, self._shards, None)
+        self._ledger.note_shard(shard)
+        self._store.add_rows(shard.rows)
+        self._store.add(shard.failures)
+        self._pending.extend(shard.requests)
+
+    def _note_commits(self) -> None:
+        while not self._committed.empty():
+            self._planner.forget(self._committed.get().document_hashes)
+
+    def _fill_queue(self) -> None:
+        now_s = self._window.engine.now()
+        while self._pending and len(self._queue) < self._limits.max_queue_size:
+            self._queue.append(replace(self._pending.popleft(), queued_at_s=now_s))
+        self._ledger.peak_queue_size = max(self._ledger.peak_queue_size, len(self._queue))
+
+    def _feed_engine(self) -> None:
+        if self._ending is None:
+            self._window.feed(self._queue)
+
+    def _receive(self) -> None:
+        """Wait for the engine, or for the planner while the engine has nothing to do."""
+        is_engine_busy = self._window.num_in_flight > 0 or (self._window.is_started and not self._window.is_ready)
+        outcomes = []
+        for returned in self._window.poll(TICK_S if is_engine_busy else 0.0):
+            outcome = self._decide(returned)
+            self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
+            outcomes.append(outcome)
+        if outcomes:
+            self._store.add(outcomes)
+        elif not is_engine_busy:
+            self._wait_for_planner()
+
+    def _decide(self, returned: Returned) -> Outcome:
+        request, event = returned.flight.request, returned.event
+        if isinstance(event, Completion):
+            self._ledger.note_completion(request, event)
+        return decide_outcome(request, event, submitted_at_s=returned.flight.submitted_at_s, now=datetime.now(UTC))
+
+    def _check_failures(self) -> None:
+        """Stop early when it is clear that the limit will not hold."""
+        if self._ending is not None:
+            return
+        limit, ledger = self._failure_limit, self._ledger
+        num_failed = ledger.num_failed if limit.count is not None else ledger.expect_failures()
+        if is_over_limit(limit, num_failed, ledger.num_to_do, is_final=False):
+            self._drain(self._too_many_failures(ledger.num_failed, ledger.num_outcomes))
+
+    def _tell(self) -> None:
+        if time.monotonic() - self._told_s >= TICK_S:
+            self._told_s = time.monotonic()
+            self._emit(self._ledger.progress(num_queued=len(self._queue), num_in_flight=self._num_in_flight))
+
+    def _check_end(self) -> None:
+        """Everything is on disk: is it what the job wanted?"""
+        if self._ending is not None:
+            raise self._ending
+        if self._input_error is not None:
+            raise self._input_error
+        if self._ledger.num_read == 0:
+            raise refuse_empty_input(self._plan)
+        num_failed = sum(self._store.count_open_failures(self._ledger.last_rows).values())
+        # Rows, not documents: a thousand equal rows without a body are a thousand rows that nobody gets an answer for.
+        num_rows = self._store.count_documents(self._ledger.last_rows).num_rows
+        if is_over_limit(self._failure_limit, num_failed, num_rows, is_final=True):
+            raise self._too_many_failures(num_failed, num_rows)
+
+    def _begin(self) -> ShardPlanner:
+        plan, store = self._plan, self._store
+        name = plan.job.spec.name
+        task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
+        run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
+        scans = store.begin_run(run, task, plan.files, plan.layout)
+        planner = ShardPlanner(
+            scans=scans,
+            template=plan.template,
+            id_field=plan.job.spec.input.id,
+            find_done=lambda hashes: store.find_done(hashes, self._options.only),
+            limit=self._options.limit,
+            max_documents=MAX_SHARD_DOCUMENTS,
+            max_chars=MAX_SHARD_CHARS,
+        )
+
+        store.status_source = self._describe_status
+        self._emit(
+            RunStarted(
+                name,
+                self.run_id,
+                plan.task_fingerprint,
+                str(plan.job.database_path),
+                len(plan.files),
+                sum(file.size_bytes for file in plan.files),
+            )
+        )
+        return planner
+
+    def _stop_helpers(self) -> None:
+        self._planner.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._window.close()
+
+    def _drain(self, ending: BulkinferError) -> None:
+        """Stop admitting; let what is in flight finish for a while."""
+        self._ending = ending
+        self._drain_until_s = time.monotonic() + self._grace_s
+
+    def _wait_for_planner(self) -> None:
+        if self._next_shard is not None and not self._pending:
+            wait_for_futures([self._next_shard], timeout=TICK_S)
+        else:  # a dead engine waits for its next start
+            time.sleep(min(TICK_S, self._window.start_wait_s()))
+
+    @property
+    def _num_in_flight(self) -> int:
+        return self._window.num_in_flight
+
+    @property
+    def _num_waiting(self) -> int:
+        return len(self._pending) + len(self._queue) + self._window.num_lost
+
+    @property
+    def _grace_s(self) -> float:
+        return self._plan.job.spec.engine.grace_s if self._options.grace_s is None else self._options.grace_s
+
+    @property
+    def _failure_limit(self) -> FailureLimit:
+        return self._options.failure_limit or self._limits.max_failures
+
+    def _too_many_failures(self, num_failed: int, num_documents: int) -> TooManyFailures:
+        return TooManyFailures(
+            f"{num_failed:,} of {num_documents:,} documents failed, above max_failures {self._failure_limit}. "
+            f"`bulkinfer failures {self._plan.job.path}` lists them"
+        )
+
+    def _summarise(self, status: RunStatus, exit_code: ExitCode, error: BulkinferError | None) -> dict[str, JsonValue]:
+        head: dict[str, JsonValue] = {
+            "job": self._plan.job.spec.name,
+            "run_id": str(self.run_id),
+            "task_fingerprint": str(self._plan.task_fingerprint),
+            "status": status.value,
+            "exit_code": int(exit_code),
+            "error": None if error is None else str(error),
+            "database": str(self._plan.job.database_path),
+        }
+        if isinstance(error, StoreError):  # it cannot be asked any more
+            return head | self._ledger.summary(self._ledger.num_read - self._ledger.num_skipped)
+        distinct = self._store.count_documents(self._ledger.last_rows).num_distinct
+        body = self._ledger.summary(distinct)
+        return head | body | {"latency_s": asdict(self._store.latency())}
+
+    def _describe_status(self) -> Mapping[str, JsonValue]:
+        """For the status file; called by the store's writer thread."""
+        return {
+            "job": self._plan.job.spec.name,
+            "run_id": str(self.run_id),
+            "task_fingerprint": str(self._plan.task_fingerprint),
+            "status": RunStatus.RUNNING.value,
+            **self._ledger.describe(num_queued=len(self._queue), num_in_flight=self._num_in_flight),
+        }
+
+
+def _create_engine(plan: RunPlan) -> Engine:
+    section = plan.job.spec.engine
+    return create_engine(
+        plan.engine_spec, start_timeout_s=section.start_timeout_s, silence_timeout_s=section.silence_timeout_s
+    )
+
+
+def _status_of(error: BulkinferError | None) -> RunStatus:
+    match error:
+        case None:
+            return RunStatus.COMPLETED
+        case Interrupted():
+            return RunStatus.INTERRUPTED
+        case _:
+            return RunStatus.FAILED

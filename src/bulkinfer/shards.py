@@ -1,0 +1,216 @@
+"""A stretch of the queue, in file order, turned into the ordered requests that are still to do.
+
+A shard bounds what is held in memory and what can be ordered together; it is not a unit of work that finishes or fails.
+Resume never looks at shards: what is done is known by content alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from uuid import UUID
+
+from bulkinfer.errors import InputError
+from bulkinfer.fingerprint import hash_document
+from bulkinfer.outcome import fail_document, fail_unreadable
+from bulkinfer.prompt import DocumentFault, PromptTemplate
+from bulkinfer.records import (
+    Document,
+    DocumentRow,
+    Failure,
+    Request,
+    Scan,
+    UnreadableRow,
+)
+from bulkinfer.sources import Source, open_source
+
+MAX_SHARD_DOCUMENTS = 65_536
+"""One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
+MAX_SHARD_CHARS = 32 * 1024 * 1024
+"""Of field text: what bounds the memory when documents are long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What one stretch of the input holds for the runner."""
+
+    requests: tuple[Request, ...]
+    """Still to do, each document once, longest first."""
+    failures: tuple[Failure, ...]
+    """Documents that cannot be asked: unreadable, or without a prompt."""
+    rows: tuple[DocumentRow, ...]
+    """Input rows that the store does not list yet."""
+    num_read: int
+    """Input rows in the stretch."""
+    num_skipped: int
+    """Rows whose document is answered already, failed earlier, or stands earlier in this run."""
+    last_rows: Mapping[UUID, int]
+    """By scan: the last row that the stretch reaches. Rows come in order, so all before it were read too."""
+    bytes_read: int
+    """Input bytes passed since the beginning of the run, as far as the sources can tell."""
+
+
+@dataclass(slots=True)
+class ShardPlanner:
+    """Reads the scans of one run, one after the other, and cuts them into shards.
+
+    `find_done` says which of some hashes must not be asked (the store's word). `limit` stops the planner after that
+    many documents to do.
+    """
+
+    scans: Sequence[Scan]
+    template: PromptTemplate
+    id_field: str | None
+    find_done: Callable[[Sequence[bytes]], frozenset[bytes]]
+    limit: int | None
+    max_documents: int
+    max_chars: int
+    _asked: set[bytes] = field(default_factory=set)
+    _num_to_do: int = 0
+    _is_stopped: bool = False
+
+    def iter_shards(self) -> Iterator[Shard]:
+        """Yield shards until the input or the limit is reached.
+
+        Raises InputError when a source turns out damaged; what was read before it is yielded first.
+        """
+        for stretch in self._iter_stretches():
+            yield self._plan(stretch)
+            if self.limit is not None and self._num_to_do >= self.limit:
+                return
+
+    def stop(self) -> None:
+        """End the current stretch and yield nothing more. Any thread may call this."""
+        self._is_stopped = True
+
+    def forget(self, document_hashes: Sequence[bytes]) -> None:
+        """These outcomes are on disk: from now on the store answers for them. Any thread may call this."""
+        self._asked.difference_update(document_hashes)
+
+    def _iter_stretches(self) -> Iterator["_Stretch"]:
+        stretch = _Stretch()
+        try:
+            for scan, row, bytes_read in self._iter_rows():
+                if self._is_stopped:
+                    return
+                stretch.add(scan, row)
+                if len(stretch.entries) >= self.max_documents or stretch.num_chars >= self.max_chars:
+                    stretch.bytes_read = bytes_read()
+                    yield stretch
+                    stretch = _Stretch()
+        except InputError:
+            yield stretch
+            raise
+        stretch.bytes_read = sum(scan.source.size_bytes for scan in self.scans)
+        yield stretch
+
+    def _iter_rows(self) -> Iterator[tuple[Scan, Document | UnreadableRow, Callable[[], int]]]:
+        bytes_before = 0
+        for scan in self.scans:
+            source = open_source(scan.source, self.template.fields, self.id_field)
+
+            def bytes_read(before: int = bytes_before, source: Source = source) -> int:
+                return before + source.bytes_read()
+
+            for row in source.iter_rows():
+                yield scan, row, bytes_read
+            bytes_before += scan.source.size_bytes
+
+    def _plan(self, stretch: "_Stretch") -> Shard:
+        # The order matters: a hash leaves `_asked` only after its outcome is on disk, so whoever is not in the set now
+        # is either unknown or visible to the lookup that comes after it.
+        fresh = {entry.document_hash for entry in stretch.entries} - self._asked
+        to_do = fresh - self.find_done(list(fresh))
+        if self.limit is not None:
+            to_do = stretch.cut(to_do, self.limit - self._num_to_do)
+        self._asked |= to_do
+        self._num_to_do += len(to_do)
+        rows, last_rows, num_read = stretch.new_rows(), stretch.last_rows(), len(stretch.entries)
+        requests, failures = self._render(stretch.entries, to_do)
+        requests.sort(key=lambda request: request.num_chars, reverse=True)
+        return Shard(
+            requests=tuple(requests),
+            failures=tuple(failures),
+            rows=rows,
+            num_read=num_read,
+            num_skipped=num_read - len(requests) - len(failures),
+            last_rows=last_rows,
+            bytes_read=stretch.bytes_read,
+        )
+
+    def _render(self, entries: deque["_Entry"], to_do: set[bytes]) -> tuple[list[Request], list[Failure]]:
+        """Empty `entries` on the way, so that a document's text is not held twice for longer than one document."""
+        requests: list[Request] = []
+        failures: list[Failure] = []
+        left = set(to_do)
+        while entries:
+            entry = entries.popleft()
+            if entry.document_hash not in left:
+                continue
+            left.discard(entry.document_hash)
+            match self._render_one(entry):
+                case Request() as request:
+                    requests.append(request)
+                case Failure() as failure:
+                    failures.append(failure)
+        return requests, failures
+
+    def _render_one(self, entry: "_Entry") -> Request | Failure:
+        match entry.row:
+            case UnreadableRow() as row:
+                return fail_unreadable(row, datetime.now(UTC))
+            case Document() as document:
+                match self.template.render(document):
+                    case DocumentFault(code, message):
+                        return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
+                    case messages:
+                        num_chars = sum(len(message.content) for message in messages)
+                        return Request(entry.document_hash, document.origin, messages, num_chars)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    scan: Scan
+    row: Document | UnreadableRow
+    document_hash: bytes
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Rows as they were read, before anything is known about them."""
+
+    entries: deque[_Entry] = field(default_factory=deque)
+    num_chars: int = 0
+    bytes_read: int = 0
+
+    def add(self, scan: Scan, row: Document | UnreadableRow) -> None:
+        match row:
+            case Document(fields=fields):
+                document_hash = hash_document(fields)
+                self.num_chars += sum(len(value) for value in fields.values() if isinstance(value, str))
+            case UnreadableRow(digest=digest):
+                document_hash = digest
+        self.entries.append(_Entry(scan, row, document_hash))
+
+    def cut(self, to_do: set[bytes], limit: int) -> set[bytes]:
+        """Keep rows only until `limit` documents to do have come by, in file order; return those documents."""
+        kept: set[bytes] = set()
+        for position, entry in enumerate(self.entries):
+            if entry.document_hash in to_do and entry.document_hash not in kept:
+                if len(kept) == limit:
+                    self.entries = deque(list(self.entries)[:position])
+                    break
+                kept.add(entry.document_hash)
+        return kept
+
+    def new_rows(self) -> tuple[DocumentRow, ...]:
+        """Lines for `documents`, but for the rows that an earlier run over the same file has written already."""
+        return tuple(
+            DocumentRow(entry.scan.scan_id, entry.row.origin.row, entry.document_hash, entry.row.origin.document_id)
+            for entry in self.entries
+            if entry.row.origin.row > entry.scan.num_known_rows
+        )
+
+    def last_rows(self) -> dict[UUID, int]:
+        """By scan, the last row of the stretch."""
+        return {entry.scan.scan_id: entry.row.origin.row for entry in self.entries}
