@@ -75,7 +75,7 @@ class StoreError(BulkinferError):
 
 
 class StoreLocked(StoreError):
-    """Another run holds this database. `holder` says which: pid, host, start."""
+    """Another run holds this database; the message says which: pid, host, start."""
 
     code = "store_locked"
     exit_code = ExitCode.LOCKED

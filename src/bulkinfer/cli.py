@@ -1,0 +1,330 @@
+"""The command line: parse, load, call, render. One place maps errors to exit codes.
+
+Heavy imports wait until a command needs them: `bulkinfer --help` answers at once.
+"""
+
+import csv
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import orjson
+import typer
+
+from bulkinfer import __version__
+from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked
+from bulkinfer.records import Only, RunStatus
+
+EXIT_CODES = """Exit codes
+
+0: every document has an outcome, failures are within the limit
+
+1: a bug in bulkinfer
+
+2: wrong command line, job file or input
+
+3: the engine does not start or keeps dying
+
+4: the store cannot be written
+
+5: more failures than the limit allows
+
+75: another run holds this database; try again later
+
+130, 143: stopped by SIGINT, SIGTERM after a clean drain; run again to resume
+"""
+
+app = typer.Typer(
+    name="bulkinfer",
+    help="Run a prompt over a very large queue of documents with vLLM, each document exactly once, from one YAML file.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""Of every wrong command line. Typer exports no name for it, and where it lives depends on Typer's version."""
+
+JobArgument = Annotated[Path, typer.Argument(help="The job file (YAML).", show_default=False)]
+TargetArgument = Annotated[
+    Path, typer.Argument(metavar="JOB|DATABASE", help="A job file, or a database.", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to stdout.")]
+SetOption = Annotated[
+    list[str], typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value of the job file; repeatable.")
+]
+
+
+class QueryFormat(StrEnum):
+    """How `query` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+def main() -> None:
+    """The console script: maps every error to the contract's exit code. What is unknown is a bug, with a traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        error.show()
+        sys.exit(ExitCode.USAGE)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(ExitCode.SIGINT)
+    except BulkinferError as error:
+        from bulkinfer.display import print_error
+
+        print_error(str(error))
+        sys.exit(error.exit_code)
+    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+
+
+def print_version(is_wanted: bool) -> None:
+    """`bulkinfer --version`."""
+    if is_wanted:
+        print_data(f"bulkinfer {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def callback(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
+@app.command(epilog="Example: bulkinfer run jobs/summarize.yaml --limit 10")
+def run(
+    job: JobArgument,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask so many documents at the most.")] = None,
+    only: Annotated[Only, typer.Option(help="Which documents: new ones, or those that failed before.")] = Only.NEW,
+    overrides: SetOption = [],  # noqa: B006  # Typer reads the default, nobody changes it
+    max_failures: Annotated[
+        str | None, typer.Option(metavar="N|N%", help="Instead of limits.max_failures.", show_default=False)
+    ] = None,
+    grace: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="How long a stopping run lets documents finish.")
+    ] = None,
+    json: JsonOption = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+) -> None:
+    """Run a job, or resume it: what has an outcome already is not asked again."""
+    with json_errors(json, {"job": str(job)}):
+        from bulkinfer.display import RunDisplay
+        from bulkinfer.job import load_job, parse_failure_limit
+        from bulkinfer.runner import RunOptions, plan_run, run_job
+
+        failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
+        options = RunOptions(only=only, limit=limit, failure_limit=failure_limit, grace_s=grace)
+        plan = plan_run(load_job(job, overrides))
+        with RunDisplay(is_quiet=quiet) as display:
+            report = run_job(plan, options, display)
+    if json:
+        print_json(report.summary)
+    if report.error is not None:
+        raise report.error
+
+
+@app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")
+def status(
+    target: TargetArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds while a run lives.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """How the run that writes this database stands, or how the last one ended."""
+    from bulkinfer.display import print_lines
+
+    with json_errors(json):
+        database, name = resolve_target(target)
+        while True:
+            found = read_current_status(database, name)
+            if json:
+                print_json(found)
+            else:
+                print_lines(describe_status(found), stream=sys.stdout)
+            if not watch or found["status"] != RunStatus.RUNNING:
+                return
+            time.sleep(2)
+
+
+@app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml")
+def failures(target: TargetArgument, json: JsonOption = False) -> None:
+    """The input rows that have no answer, and why."""
+    from bulkinfer.display import print_lines, print_table
+    from bulkinfer.store import Reader
+
+    with json_errors(json):
+        database, name = resolve_target(target)
+        with Reader.open(database) as reader:
+            found = list(reader.failures(name))
+    counts: dict[str, int] = {}
+    for failure in found:
+        counts[failure.code] = counts.get(failure.code, 0) + 1
+    if json:
+        print_json({"database": str(database), "counts": counts, "failures": [asdict(failure) for failure in found]})
+        return
+    with until_reader_has_enough():
+        print_table(
+            ("document", "where", "code", "message"),
+            [
+                (failure.document_id, f"{failure.source}:{failure.row}", failure.code, failure.message)
+                for failure in found
+            ],
+        )
+    print_lines([f"{len(found):,} failed: " + (", ".join(f"{n:,} {code}" for code, n in counts.items()) or "none")])
+
+
+@app.command(epilog='Example: bulkinfer query jobs/summarize.yaml "select document_id, output from answers limit 5"')
+def query(
+    target: TargetArgument,
+    sql: Annotated[
+        str, typer.Argument(help="One statement that reads. Tables: answers, documents, failures, runs, ...")
+    ],
+    format: Annotated[QueryFormat, typer.Option(help="How to print.")] = QueryFormat.TABLE,  # noqa: A002  # the flag's name
+) -> None:
+    """Ask the database in SQL. Read-only: it can change nothing and read no other file."""
+    from bulkinfer.display import print_table
+    from bulkinfer.store import Reader
+
+    database, _ = resolve_target(target)
+    with Reader.open(database) as reader, until_reader_has_enough():
+        result = reader.query(sql)
+        match format:
+            case QueryFormat.TABLE:
+                print_table(result.columns, result.rows)
+            case QueryFormat.JSON:
+                print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
+            case QueryFormat.CSV:
+                writer = csv.writer(sys.stdout, lineterminator="\n")
+                writer.writerow(result.columns)
+                writer.writerows(result.rows)
+
+
+@app.command(epilog="Example: bulkinfer export jobs/summarize.yaml --to answers.parquet")
+def export(
+    job: JobArgument,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Parquet, JSONL or CSV, by the ending.")],
+) -> None:
+    """Write every input row, in input order, with its answer or with why it has none."""
+    from bulkinfer.display import print_lines
+    from bulkinfer.job import load_job
+    from bulkinfer.store import Reader, export_answers
+
+    loaded = load_job(job)
+    with Reader.open(loaded.database_path) as reader:
+        num_rows = export_answers(reader, loaded.spec.name, to)
+    print_lines([f"{num_rows:,} rows written to {to}"])
+
+
+@app.command(epilog="Example: bulkinfer schema > job.schema.json")
+def schema() -> None:
+    """The JSON Schema of the job file, for editors."""
+    from bulkinfer.job import json_schema
+
+    print_data(orjson.dumps(json_schema(), option=orjson.OPT_INDENT_2).decode())
+
+
+@app.command(epilog="Example: bulkinfer doctor jobs/summarize.yaml")
+def doctor(
+    job: Annotated[Path | None, typer.Argument(help="Check what this job needs too.", show_default=False)] = None,
+    json: JsonOption = False,
+) -> None:
+    """Is everything there that a run needs? Each thing is ok, or what to do is said."""
+    from bulkinfer.display import print_lines
+    from bulkinfer.doctor import examine
+    from bulkinfer.job import load_job
+
+    with json_errors(json):
+        checks = examine(None if job is None else load_job(job))
+    if json:
+        print_json({"is_ok": all(check.is_ok for check in checks), "checks": [asdict(check) for check in checks]})
+    else:
+        print_lines((check.describe() for check in checks), stream=sys.stdout)
+    if not all(check.is_ok for check in checks):
+        raise typer.Exit(ExitCode.USAGE)
+
+
+def resolve_target(target: Path) -> tuple[Path, str | None]:
+    """The database of a JOB|DATABASE argument, told apart by content, and the job's name if it was a job file."""
+    from bulkinfer.job import load_job
+    from bulkinfer.store import is_database
+
+    if is_database(target):
+        return target, None
+    job = load_job(target)
+    return job.database_path, job.spec.name
+
+
+def read_current_status(database: Path, name: str | None) -> Mapping[str, object]:
+    """The live run's own word while one lives; else what the database says of the last run of each job."""
+    from bulkinfer.store import Reader, read_holder, read_status
+
+    holder = read_holder(database)
+    if holder is not None:
+        told = read_status(database) or {}
+        about = {**asdict(holder), "status": RunStatus.RUNNING, "database": str(database)}
+        # Before its first commit, the file beside a database is still the one of the run before.
+        return {**about, **told} if told.get("pid") == holder.pid else about
+    with Reader.open(database) as reader:
+        runs = [asdict(run) for run in reader.summary(name)]
+    if not runs:
+        raise JobError(f"{database}: has no run of a job named {name}")
+    return {"status": runs[0]["status"] or "killed", "database": str(database), "runs": runs}
+
+
+def describe_status(found: Mapping[str, object]) -> Iterator[str]:
+    """A status for people, as lines."""
+    from bulkinfer.display import describe_run, describe_running
+
+    if found["status"] == RunStatus.RUNNING:
+        yield from describe_running(found)
+        return
+    runs = found["runs"]
+    assert isinstance(runs, list)
+    for past in runs:
+        yield from describe_run(past)
+
+
+@contextmanager
+def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterator[None]:
+    """With --json, an error is the one object that is printed."""
+    try:
+        yield
+    except BulkinferError as error:
+        if is_json:
+            run_status = RunStatus.LOCKED if isinstance(error, StoreLocked) else RunStatus.FAILED
+            exit_code = int(error.exit_code)
+            print_json({**(about or {}), "status": run_status, "exit_code": exit_code, "error": str(error)})
+        raise
+
+
+@contextmanager
+def until_reader_has_enough() -> Iterator[None]:
+    """`bulkinfer query ... | head` is no error: when nobody reads on, stop."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        raise typer.Exit(ExitCode.OK) from None
+
+
+def print_json(value: object) -> None:
+    """To stdout, in one line."""
+    print_data(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+
+
+def print_data(text: str) -> None:
+    """To stdout."""
+    sys.stdout.write(text + "\n")

@@ -1,0 +1,304 @@
+"""Events and answers to people: a live view on a terminal, plain lines without one. Everything goes to stderr.
+
+What comes from outside (ids, field values, paths) is text here, never Rich markup, and its control characters are
+shown, not sent to the terminal.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from bulkinfer.events import (
+    Draining,
+    EngineRestarting,
+    EngineStarted,
+    EngineStarting,
+    Event,
+    Progress,
+    RunEnded,
+    RunStarted,
+)
+
+PLAIN_LINE_EVERY_S = 5.0
+"""Without a terminal: one line so often. A log of a night stays readable."""
+
+
+class RunDisplay:
+    """Shows one run. Use as a context manager, and give it to the run as its event sink."""
+
+    def __init__(self, *, is_quiet: bool = False, stream: TextIO | None = None) -> None:
+        self._console = Console(file=stream or sys.stderr, highlight=False)
+        self._is_live = self._console.is_terminal and not is_quiet
+        self._is_quiet = is_quiet
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._state = "reading the input"
+        self._told_s = 0.0
+
+    def __enter__(self) -> "RunDisplay":
+        if self._is_live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take one event of the run."""
+        match event:
+            case RunStarted():
+                size = format_bytes(event.input_size_bytes)
+                self._say(f"{event.job}: {event.num_source_files:,} input file(s), {size}; database {event.database}")
+            case EngineStarting():
+                self._state = f"loading {event.model}"
+                self._say(("restarting the engine: " if event.restarts else "") + self._state)
+            case EngineStarted():
+                self._state = "running"
+                self._say(f"engine ready after {event.start_s:.1f} s")
+            case EngineRestarting():
+                self._state = "waiting to restart the engine"
+                self._say(
+                    f"{event.reason}; {event.num_in_flight} documents go back into the queue, "
+                    f"next start in {event.wait_s:.0f} s"
+                )
+            case Draining():
+                self._state = "stopping"
+                self._say(
+                    f"stopping: {event.num_in_flight} documents in flight may finish for up to {event.grace_s:.0f} s; "
+                    "a second signal gives them up"
+                )
+            case Progress():
+                self._show(event)
+            case RunEnded():
+                self._live.stop()
+                if not self._is_quiet:
+                    self._console.print(render_summary(event.summary))
+
+    def _say(self, line: str) -> None:
+        if not self._is_quiet:
+            self._console.print(Text(visible(line)), soft_wrap=not self._is_live)
+
+    def _show(self, progress: Progress) -> None:
+        if self._is_live:
+            self._live.update(render_progress(progress, self._state), refresh=True)
+        elif time.monotonic() - self._told_s >= PLAIN_LINE_EVERY_S:
+            if self._told_s:
+                self._say(f"{time.strftime('%H:%M:%S')} {describe_progress(progress, self._state)}")
+            self._told_s = time.monotonic()
+
+
+def render_progress(progress: Progress, state: str) -> RenderableType:
+    """The live view: a bar and three lines, for 80 columns and more."""
+    num_done = progress.num_succeeded + progress.num_failed
+    expected = _expected(progress)
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    for _ in range(3):
+        bar.add_column(justify="right", no_wrap=True)
+    bar.add_row(
+        ProgressBar(total=max(1.0, expected), completed=num_done),
+        f"{num_done:,}/{_about(progress)}{expected:,.0f}",
+        f"{100 * num_done / expected:.0f} %" if expected else "",
+        _time_left(progress),
+    )
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(style="bold")
+    lines.add_column()
+    lines.add_row("tokens", _describe_tokens(progress))
+    lines.add_row("engine", _describe_engine(progress))
+    lines.add_row("memory", _describe_memory(progress))
+    if progress.num_failed:
+        lines.add_row("failed", Text(_describe_failures(progress), style="red"))
+    return Group(Spinner("line", Text(state)) if progress.num_active == 0 else Text(state), bar, lines)
+
+
+def describe_progress(progress: Progress, state: str) -> str:
+    """The same in one line."""
+    num_done = progress.num_succeeded + progress.num_failed
+    parts = [
+        f"{state}: {num_done:,}/{_about(progress)}{_expected(progress):,.0f} documents",
+        f"{progress.num_failed:,} failed",
+        _describe_tokens(progress),
+        _describe_engine(progress),
+        _time_left(progress),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def render_summary(summary: Mapping[str, Any]) -> RenderableType:
+    """What a run did, as a table; `summary` as `run --json` prints it."""
+    documents, tokens, seconds = summary["documents"], summary["tokens"], summary["seconds"]
+    engine, memory, rates = summary["engine"], summary["peak_memory_bytes"], summary["throughput"]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_row("status", Text(f"{summary['status']} (exit code {summary['exit_code']})"))
+    table.add_row(
+        "documents",
+        f"{documents['succeeded']:,} answered, {documents['failed']:,} failed, "
+        f"{documents['already_done']:,} done before",
+    )
+    table.add_row("input", f"{documents['read']:,} rows, {documents['duplicates']:,} of them equal to another")
+    for code, count in documents["failed_by_code"].items():
+        table.add_row("", Text(f"{count:,} {code}", style="red"))
+    if documents.get("not_finished"):
+        table.add_row("", f"{documents['not_finished']:,} known and not finished")
+    table.add_row(
+        "time",
+        f"{format_s(seconds['total'])}, of it {format_s(seconds['engine_start'])} loading the model "
+        f"and {format_s(seconds['generate'])} generating",
+    )
+    table.add_row(
+        "tokens",
+        f"{tokens['prompt']:,} prompt ({tokens['cached']:,} from the prefix cache), {tokens['output']:,} output",
+    )
+    table.add_row(
+        "speed",
+        f"{rates['documents_per_s']:,.1f} documents/s, {rates['prompt_tokens_per_s']:,.0f} prompt and "
+        f"{rates['output_tokens_per_s']:,.0f} output tokens/s",
+    )
+    for name, label in (("queue", "queue time"), ("first_token", "first token"), ("total", "total time")):
+        table.add_row(label, _describe_percentiles(summary.get("latency_s", {}).get(name, {})))
+    table.add_row(
+        "engine",
+        f"{engine['peak_active']} of {engine['max_concurrency']} sequences at once, KV cache up to "
+        f"{100 * engine['kv_cache_usage_peak']:.0f} %, {engine['preemptions']} preemptions, "
+        f"{engine['restarts']} restarts",
+    )
+    table.add_row(
+        "memory", f"runner {format_bytes(memory['runner'])}, engine {format_bytes(memory['engine'])} at the most"
+    )
+    table.add_row("database", Text(visible(str(summary.get("database", "")))))
+    return table
+
+
+def describe_running(status: Mapping[str, Any]) -> list[str]:
+    """A live run, from its status file."""
+    lines = [f"{status.get('job', '?')}: running, pid {status.get('pid', '?')} on {status.get('host', '?')}"]
+    if "documents" in status:
+        documents, engine = status["documents"], status["engine"]
+        lines += [
+            f"  {documents['succeeded']:,} answered, {documents['failed']:,} failed of {documents['to_do']:,}",
+            f"  {documents['read']:,} rows read{'' if documents['is_read_to_end'] else ', more to come'}",
+            f"  {documents['queued']:,} queued, {documents['in_flight']:,} in flight, {engine['active']} active",
+            f"  KV cache {100 * engine['kv_cache_usage']:.0f} %, {engine['restarts']} restarts",
+            f"  {format_s(status['elapsed_s'])} so far; last commit {status.get('updated_at', '')}",
+        ]
+    return lines
+
+
+def describe_run(past: Mapping[str, Any]) -> list[str]:
+    """The last run of a job, from the database."""
+    ended = past["status"] or "ended without a word (killed, or the machine stopped): run it again to resume"
+    failed = ", ".join(f"{count:,} {code}" for code, count in past["failed_by_code"].items())
+    return [
+        f"{past['name']}: {ended}" + (f", exit code {past['exit_code']}" if past["exit_code"] is not None else ""),
+        f"  {past['num_rows']:,} input rows, {past['num_answered']:,} answered"
+        + (f"; failed: {failed}" if failed else ""),
+        f"  started {past['started_at']}, ended {past['ended_at'] or '?'}, run {past['run_id']}",
+    ]
+
+
+def print_error(message: str) -> None:
+    """One error, to stderr."""
+    text = Text.assemble(("error: ", "bold red"), "\n".join(visible(line) for line in message.splitlines()))
+    Console(file=sys.stderr, highlight=False).print(text, soft_wrap=True)
+
+
+def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
+    """Plain lines for people."""
+    console = Console(file=stream or sys.stderr, highlight=False)
+    for line in lines:
+        console.print(Text(visible(line)), soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:
+    """Rows as a table: ruled on a terminal, cut to its width; whole and tab-separated without one."""
+    console = Console(file=stream or sys.stdout, highlight=False)
+    if not console.is_terminal:
+        for cells in (columns, *rows):
+            console.print(Text("\t".join(visible(str(cell)) for cell in cells)), soft_wrap=True)
+        return
+    table = Table()
+    for column in columns:
+        table.add_column(Text(visible(column)))
+    for cells in rows:
+        table.add_row(*(Text(visible(str(cell)), overflow="ellipsis") for cell in cells))
+    console.print(table)
+
+
+def visible(text: str) -> str:
+    """Control characters as their escapes, so that no input can drive the terminal. A newline becomes a space."""
+    return "".join(
+        " " if character in "\n\t" else character if character.isprintable() else ascii(character)[1:-1]
+        for character in text
+    )
+
+
+def format_bytes(count: float) -> str:
+    """1536 -> '1.5 KiB'."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def format_s(seconds: float) -> str:
+    """Seconds as people say them: '15 ms', '4.2 s', '3 min 10 s', '2 h 05 min'."""
+    if seconds < 1:
+        return f"{1000 * seconds:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _expected(progress: Progress) -> float:
+    """Documents to do in all; while there is input unread, by the share of it that is read."""
+    return progress.num_to_do / progress.share_read if progress.share_read > 0 else float(progress.num_to_do)
+
+
+def _about(progress: Progress) -> str:
+    return "" if progress.is_read_to_end else "~"
+
+
+def _time_left(progress: Progress) -> str:
+    return "" if progress.time_left_s is None else f"about {format_s(max(1.0, progress.time_left_s))} left"
+
+
+def _describe_tokens(progress: Progress) -> str:
+    done = progress.prompt_tokens + progress.output_tokens
+    left = "" if progress.tokens_left is None else f", {progress.tokens_left:,.0f} left"
+    rates = f"{progress.prompt_tokens_per_s:,.0f} in + {progress.output_tokens_per_s:,.0f} out /s"
+    return f"{done:,} done{left}; {rates}"
+
+
+def _describe_engine(progress: Progress) -> str:
+    cache = f"KV cache {100 * progress.kv_cache_usage:.0f} %"
+    return f"{progress.num_active} active, {progress.num_queued:,} queued, {cache}"
+
+
+def _describe_memory(progress: Progress) -> str:
+    return f"runner {format_bytes(progress.runner_memory_bytes)}, engine {format_bytes(progress.engine_memory_bytes)}"
+
+
+def _describe_failures(progress: Progress) -> str:
+    return ", ".join(f"{count:,} {code.value}" for code, count in sorted(progress.failed_by_code.items()))
+
+
+def _describe_percentiles(percentiles: Mapping[str, float | None]) -> str:
+    known = [(name, value) for name, value in percentiles.items() if value is not None]
+    return ", ".join(f"{name} {format_s(value)}" for name, value in known) or "no answer in this run"
