@@ -6,7 +6,7 @@ shown, not sent to the terminal.
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -137,49 +137,77 @@ def describe_progress(progress: Progress, state: str) -> str:
 
 def render_summary(summary: Mapping[str, Any]) -> RenderableType:
     """What a run did, as a table; `summary` as `run --json` prints it."""
-    documents, tokens, seconds = summary["documents"], summary["tokens"], summary["seconds"]
-    engine, memory, rates = summary["engine"], summary["peak_memory_bytes"], summary["throughput"]
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    table.add_row("status", Text(f"{summary['status']} (exit code {summary['exit_code']})"))
-    table.add_row(
+    for label, text, style in _summary_lines(summary):
+        table.add_row(label, Text(visible(text), style=style))
+    return table
+
+
+def _summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Label, text and style of each line. What the engine did is left out when it was not asked."""
+    documents = summary["documents"]
+    yield "status", f"{summary['status']} (exit code {summary['exit_code']})", ""
+    yield (
         "documents",
-        f"{documents['succeeded']:,} answered, {documents['failed']:,} failed, "
-        f"{documents['already_done']:,} done before",
+        "{succeeded:,} answered, {failed:,} failed, {already_done:,} done before".format_map(documents),
+        "",
     )
-    table.add_row("input", f"{documents['read']:,} rows, {documents['duplicates']:,} of them equal to another")
     for code, count in documents["failed_by_code"].items():
-        table.add_row("", Text(f"{count:,} {code}", style="red"))
-    if documents.get("not_finished"):
-        table.add_row("", f"{documents['not_finished']:,} known and not finished")
-    table.add_row(
-        "time",
-        f"{format_s(seconds['total'])}, of it {format_s(seconds['engine_start'])} loading the model "
-        f"and {format_s(seconds['generate'])} generating",
+        yield "", f"{count:,} {code}", "red"
+    if documents["not_finished"]:
+        yield "", f"{documents['not_finished']:,} known and not finished", ""
+    failed_rows = documents.get("failed_rows", 0)
+    yield (
+        "input",
+        f"{documents['read']:,} rows, {documents['duplicates']:,} of them equal to another"
+        + (f"; {failed_rows:,} failed and have no answer" if failed_rows else ""),
+        "",
     )
-    table.add_row(
+    if summary["engine"]["is_used"]:
+        yield from _engine_lines(summary)
+    else:
+        yield "time", f"{format_s(summary['seconds']['total'])}; there was nothing to ask the model", ""
+    yield "database", str(summary["database"]), ""
+
+
+def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    tokens, seconds, rates = summary["tokens"], summary["seconds"], summary["throughput"]
+    engine, memory = summary["engine"], summary["peak_memory_bytes"]
+    yield (
+        "time",
+        (
+            f"{format_s(seconds['total'])}: {format_s(seconds['engine_start'])} loading the model, "
+            f"{format_s(seconds['generate'])} generating"
+        ),
+        "",
+    )
+    yield (
         "tokens",
         f"{tokens['prompt']:,} prompt ({tokens['cached']:,} from the prefix cache), {tokens['output']:,} output",
+        "",
     )
-    table.add_row(
+    yield (
         "speed",
-        f"{rates['documents_per_s']:,.1f} documents/s, {rates['prompt_tokens_per_s']:,.0f} prompt and "
-        f"{rates['output_tokens_per_s']:,.0f} output tokens/s",
+        (
+            f"{rates['documents_per_s']:,.1f} documents/s, {rates['prompt_tokens_per_s']:,.0f} prompt and "
+            f"{rates['output_tokens_per_s']:,.0f} output tokens/s"
+        ),
+        "",
     )
     for name, label in (("queue", "queue time"), ("first_token", "first token"), ("total", "total time")):
-        table.add_row(label, _describe_percentiles(summary.get("latency_s", {}).get(name, {})))
-    table.add_row(
+        yield label, _describe_percentiles(summary.get("latency_s", {}).get(name, {})), ""
+    yield (
         "engine",
-        f"{engine['peak_active']} of {engine['max_concurrency']} sequences at once, KV cache up to "
-        f"{100 * engine['kv_cache_usage_peak']:.0f} %, {engine['preemptions']} preemptions, "
-        f"{engine['restarts']} restarts",
+        (
+            f"{engine['peak_active']} of {engine['max_concurrency']} sequences, "
+            f"KV cache {100 * engine['kv_cache_usage_peak']:.0f} %, "
+            f"{engine['preemptions']} preemptions, {engine['restarts']} restarts"
+        ),
+        "",
     )
-    table.add_row(
-        "memory", f"runner {format_bytes(memory['runner'])}, engine {format_bytes(memory['engine'])} at the most"
-    )
-    table.add_row("database", Text(visible(str(summary.get("database", "")))))
-    return table
+    yield "memory", f"at most {format_bytes(memory['runner'])} runner, {format_bytes(memory['engine'])} engine", ""
 
 
 def describe_running(status: Mapping[str, Any]) -> list[str]:

@@ -155,6 +155,8 @@ class EngineStats:
     num_output_tokens: int
     memory_bytes: int
     """Peak resident memory of the engine's process and its children, now."""
+    num_prompt_tokens: int = 0
+    """Of the prompts whose first token is out; those from the prefix cache count too."""
 
 
 EngineEvent = EngineReady | EngineStats | Completion | Rejection

@@ -45,6 +45,7 @@ def test_every_document_is_answered_and_a_second_run_does_nothing(folder: JobFol
         "succeeded": 100,
         "failed": 0,
         "failed_by_code": {},
+        "failed_rows": 0,
         "not_finished": 0,
     }
     assert started_engine(folder)

@@ -86,6 +86,7 @@ class SimulatedEngine:
         self._num_entered = 0
         self._num_steps = 0
         self._num_output_tokens = 0
+        self._num_prompt_tokens = 0
         self._num_tokens_held = 0
 
     def add(self, request: EngineRequest) -> Rejection | None:
@@ -133,6 +134,7 @@ class SimulatedEngine:
             num_steps=self._num_steps,
             num_output_tokens=self._num_output_tokens,
             memory_bytes=0,
+            num_prompt_tokens=self._num_prompt_tokens,
         )
 
     def ready(self) -> EngineReady:
@@ -153,7 +155,8 @@ class SimulatedEngine:
         entered = self._fill_slots(now_s)
         if not self._running:
             return []
-        prefill_s = sum(sequence.prompt_tokens for sequence in entered) * self._arguments.seconds_per_prompt_token
+        num_prompt_tokens = sum(sequence.prompt_tokens for sequence in entered)
+        prefill_s = num_prompt_tokens * self._arguments.seconds_per_prompt_token
         step_s = self._arguments.seconds_per_output_token
         num_steps = self._running[0][0] - self._num_steps
         if step_s > 0:
@@ -163,6 +166,7 @@ class SimulatedEngine:
         self._spend(prefill_s + num_steps * step_s)
         self._num_steps += num_steps
         self._num_output_tokens += num_steps * len(self._running)
+        self._num_prompt_tokens += num_prompt_tokens
         return self._collect_finished()
 
     def _fill_slots(self, now_s: float) -> list[_Sequence]:

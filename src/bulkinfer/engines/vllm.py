@@ -139,6 +139,7 @@ class VllmEngine:
             num_steps=self._recorder.num_steps,
             num_output_tokens=self._recorder.num_output_tokens,
             memory_bytes=0,
+            num_prompt_tokens=self._recorder.num_prompt_tokens,
         )
 
     def ready(self) -> EngineReady:
@@ -224,6 +225,7 @@ class _StatsRecorder(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped h
         self.num_preemptions = 0
         self.num_steps = 0
         self.num_output_tokens = 0
+        self.num_prompt_tokens = 0
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
         """Take the numbers of one step; either argument may be None."""
@@ -235,6 +237,7 @@ class _StatsRecorder(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped h
         if iteration_stats is not None:
             self.num_preemptions += iteration_stats.num_preempted_reqs
             self.num_output_tokens += iteration_stats.num_generation_tokens
+            self.num_prompt_tokens += iteration_stats.num_prompt_tokens
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""

@@ -63,6 +63,8 @@ class Ledger:
     num_preemptions: int = 0
     stats: EngineStats | None = None
     _preemptions_before: int = 0
+    _prompt_tokens_before: int = 0
+    _output_tokens_before: int = 0
     _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
 
     @property
@@ -94,6 +96,8 @@ class Ledger:
         """The engine died; the next one counts from zero."""
         self.num_restarts += 1
         self._preemptions_before = self.num_preemptions
+        # What ran in the dead engine is lost, and computed again.
+        self._prompt_tokens_before, self._output_tokens_before = self.prompt_tokens, self.output_tokens
         self.stats = None
 
     def note_stats(self, stats: EngineStats) -> None:
@@ -170,16 +174,30 @@ class Ledger:
         )
 
     def _rates(self, now_s: float) -> tuple[float, float]:
-        """Prompt and output tokens per second over the recent past."""
-        self._recent.append((now_s, self.prompt_tokens, self.output_tokens))
+        """Prompt and output tokens per second over the recent past, from when the engine had something to do."""
+        if self.first_submit_s is None:
+            return 0.0, 0.0
+        self._recent.append((now_s, *self._tokens_spent()))
         while self._recent[0][0] < now_s - RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
         then_s, prompt_tokens, output_tokens = self._recent[0]
         if now_s <= then_s:
             return 0.0, 0.0
+        prompt_tokens_now, output_tokens_now = self._tokens_spent()
+        return (prompt_tokens_now - prompt_tokens) / (now_s - then_s), (output_tokens_now - output_tokens) / (
+            now_s - then_s
+        )
+
+    def _tokens_spent(self) -> tuple[int, int]:
+        """Prompt and output tokens that the engine has computed: for answers, and for sequences that still run.
+
+        The engine's reading is up to half a second old, and starts anew with an engine: answers may be ahead of it.
+        """
+        if self.stats is None:
+            return self.prompt_tokens, self.output_tokens
         return (
-            (self.prompt_tokens - prompt_tokens) / (now_s - then_s),
-            (self.output_tokens - output_tokens) / (now_s - then_s),
+            max(self.prompt_tokens, self._prompt_tokens_before + self.stats.num_prompt_tokens),
+            max(self.output_tokens, self._output_tokens_before + self.stats.num_output_tokens),
         )
 
     def _share_read(self) -> float:
@@ -201,10 +219,15 @@ class Ledger:
         documents_left = self.num_to_do * (1 + unread) - self.num_outcomes
         prompt_left = chars_left * self.prompt_tokens / self.chars_answered
         output_left = documents_left * self.output_tokens / self.num_answered
-        return max(0.0, prompt_left + output_left)
+        running = sum(self._tokens_spent()) - self.prompt_tokens - self.output_tokens
+        return max(0.0, prompt_left + output_left - running)
 
-    def summary(self, distinct: int) -> dict[str, JsonValue]:
-        """The part of `run --json` that the loop can tell. `distinct`: different documents among the rows read."""
+    def summary(self, distinct: int, failed_rows: int) -> dict[str, JsonValue]:
+        """The part of `run --json` that the loop can tell.
+
+        `distinct`: different documents among the rows read; `failed_rows`: rows that failed, in this run or an earlier
+        one, and have no answer.
+        """
         total_s = time.monotonic() - self.started_s
         generate_s = 0.0
         if self.first_submit_s is not None and self.last_answer_s is not None:
@@ -219,6 +242,7 @@ class Ledger:
                 "succeeded": self.num_succeeded,
                 "failed": self.num_failed,
                 "failed_by_code": {code.value: count for code, count in sorted(self.failed_by_code.items())},
+                "failed_rows": failed_rows,
                 "not_finished": self.num_to_do - self.num_outcomes,
             },
             "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
@@ -270,6 +294,7 @@ class Ledger:
             "preemptions": self.num_preemptions,
             "prefix_cache_hit_rate": round(self.cached_tokens / self.prompt_tokens, 4) if self.prompt_tokens else 0.0,
             "restarts": self.num_restarts,
+            "is_used": self.first_submit_s is not None,
         }
 
 

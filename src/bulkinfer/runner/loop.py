@@ -329,9 +329,12 @@ class Run:
             "database": str(self._plan.job.database_path),
         }
         if isinstance(error, StoreError):  # it cannot be asked any more
-            return head | self._ledger.summary(self._ledger.num_read - self._ledger.num_skipped)
+            return head | self._ledger.summary(
+                self._ledger.num_read - self._ledger.num_skipped, self._ledger.num_failed
+            )
         distinct = self._store.count_documents(self._ledger.last_rows).num_distinct
-        body = self._ledger.summary(distinct)
+        failed_rows = sum(self._store.count_open_failures(self._ledger.last_rows).values())
+        body = self._ledger.summary(distinct, failed_rows)
         return head | body | {"latency_s": asdict(self._store.latency())}
 
     def _describe_status(self) -> Mapping[str, JsonValue]:
