@@ -18,7 +18,8 @@ setup: $(READY) $(MODEL)/config.json ## Make .venv and the demo model folder; qu
 # torch comes first and alone: the CPU build has its own index, and an index that cannot be reached would cost seconds for each
 # package of the list. --no-deps because the list is complete: pip must not add what the list leaves out on purpose.
 $(READY): requirements/cpu.txt pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-deps '$(TORCH)' \
 	  || $(BIN)/python -m pip install --quiet --no-deps '$(TORCH)' --index-url $(TORCH_INDEX)
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/cpu.txt

@@ -4,10 +4,9 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 """
 
 import csv
-import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
@@ -20,6 +19,7 @@ import typer
 from bulkinfer import __version__
 from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked
 from bulkinfer.records import Only, RunStatus
+from bulkinfer.streams import Output
 
 EXIT_CODES = """Exit codes
 
@@ -73,19 +73,30 @@ class QueryFormat(StrEnum):
 
 def main() -> None:
     """The console script: maps every error to the contract's exit code. What is unknown is a bug, with a traceback."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = Output(sys.stdout, is_data=True), Output(sys.stderr, is_data=False)
+    try:
+        sys.exit(_run_app())
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _run_app() -> int:
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         error.show()
-        sys.exit(ExitCode.USAGE)
+        return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(ExitCode.SIGINT)
+        return ExitCode.SIGINT
     except BulkinferError as error:
         from bulkinfer.display import print_error
 
-        print_error(str(error))
-        sys.exit(error.exit_code)
-    sys.exit(code if isinstance(code, int) else ExitCode.OK)
+        if str(error):
+            print_error(str(error))
+        return error.exit_code
+    return code if isinstance(code, int) else ExitCode.OK
 
 
 def print_version(is_wanted: bool) -> None:
@@ -130,10 +141,13 @@ def run(
         plan = plan_run(load_job(job, overrides))
         with RunDisplay(is_quiet=quiet) as display:
             report = run_job(plan, options, display)
-    if json:
-        print_json(report.summary)
-    if report.error is not None:
-        raise report.error
+    try:
+        if json:
+            print_json(report.summary)
+            sys.stdout.flush()
+    finally:
+        if report.error is not None:
+            raise report.error
 
 
 @app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")
@@ -174,14 +188,10 @@ def failures(target: TargetArgument, json: JsonOption = False) -> None:
     if json:
         print_json({"database": str(database), "counts": counts, "failures": [asdict(failure) for failure in found]})
         return
-    with until_reader_has_enough():
-        print_table(
-            ("document", "where", "code", "message"),
-            [
-                (failure.document_id, f"{failure.source}:{failure.row}", failure.code, failure.message)
-                for failure in found
-            ],
-        )
+    print_table(
+        ("document", "where", "code", "message"),
+        [(failure.document_id, f"{failure.source}:{failure.row}", failure.code, failure.message) for failure in found],
+    )
     print_lines([f"{len(found):,} failed: " + (", ".join(f"{n:,} {code}" for code, n in counts.items()) or "none")])
 
 
@@ -198,13 +208,14 @@ def query(
     from bulkinfer.store import Reader
 
     database, _ = resolve_target(target)
-    with Reader.open(database) as reader, until_reader_has_enough():
+    with Reader.open(database) as reader:
         result = reader.query(sql)
         match format:
             case QueryFormat.TABLE:
                 print_table(result.columns, result.rows)
             case QueryFormat.JSON:
-                print_json([dict(zip(result.columns, row, strict=True)) for row in result.rows])
+                names = [name if index == 0 else f"{name}:{index}" for name, index in number_names(result.columns)]
+                print_json([dict(zip(names, row, strict=True)) for row in result.rows])
             case QueryFormat.CSV:
                 writer = csv.writer(sys.stdout, lineterminator="\n")
                 writer.writerow(result.columns)
@@ -275,7 +286,8 @@ def read_current_status(database: Path, name: str | None) -> Mapping[str, object
         told = read_status(database) or {}
         about = {**asdict(holder), "status": RunStatus.RUNNING, "database": str(database)}
         # Before its first commit, the file beside a database is still the one of the run before.
-        return {**about, **told} if told.get("pid") == holder.pid else about
+        is_of_this_run = told.get("pid") == holder.pid and str(told.get("updated_at", "")) >= holder.started_at
+        return {**about, **told, "status": RunStatus.RUNNING} if is_of_this_run else about
     with Reader.open(database) as reader:
         runs = [asdict(run) for run in reader.summary(name)]
     if not runs:
@@ -296,6 +308,12 @@ def describe_status(found: Mapping[str, object]) -> Iterator[str]:
         yield from describe_run(past)
 
 
+def number_names(names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Each name with how often it came before: two columns of one name are two keys."""
+    for position, name in enumerate(names):
+        yield name, names[:position].count(name)
+
+
 @contextmanager
 def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterator[None]:
     """With --json, an error is the one object that is printed."""
@@ -307,17 +325,6 @@ def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterat
             exit_code = int(error.exit_code)
             print_json({**(about or {}), "status": run_status, "exit_code": exit_code, "error": str(error)})
         raise
-
-
-@contextmanager
-def until_reader_has_enough() -> Iterator[None]:
-    """`bulkinfer query ... | head` is no error: when nobody reads on, stop."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
-        raise typer.Exit(ExitCode.OK) from None
 
 
 def print_json(value: object) -> None:

@@ -36,8 +36,8 @@ class RunDisplay:
     """Shows one run. Use as a context manager, and give it to the run as its event sink."""
 
     def __init__(self, *, is_quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._console = Console(file=stream or sys.stderr, highlight=False)
-        self._is_live = self._console.is_terminal and not is_quiet
+        self._console = _open_console(stream or sys.stderr)
+        self._is_live = self._console.is_terminal and not self._console.is_dumb_terminal and not is_quiet
         self._is_quiet = is_quiet
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._state = "reading the input"
@@ -74,15 +74,16 @@ class RunDisplay:
             case Draining():
                 self._state = "stopping"
                 self._say(
-                    f"stopping: {event.num_in_flight} documents in flight may finish for up to {event.grace_s:.0f} s; "
-                    "a second signal gives them up"
+                    ("too many failures, " if event.signal_number is None else "")
+                    + f"stopping: {event.num_in_flight} documents in flight may finish for up to {event.grace_s:.0f} s"
+                    + ("" if event.signal_number is None else "; a second signal gives them up")
                 )
             case Progress():
                 self._show(event)
             case RunEnded():
                 self._live.stop()
                 if not self._is_quiet:
-                    self._console.print(render_summary(event.summary))
+                    self._console.print(render_summary(event.summary), soft_wrap=not self._is_live)
 
     def _say(self, line: str) -> None:
         if not self._is_quiet:
@@ -98,41 +99,34 @@ class RunDisplay:
 
 
 def render_progress(progress: Progress, state: str) -> RenderableType:
-    """The live view: a bar and three lines, for 80 columns and more."""
+    """The live view: a bar and a few lines."""
     num_done = progress.num_succeeded + progress.num_failed
     expected = _expected(progress)
-    bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    for _ in range(3):
-        bar.add_column(justify="right", no_wrap=True)
-    bar.add_row(
-        ProgressBar(total=max(1.0, expected), completed=num_done),
-        f"{num_done:,}/{_about(progress)}{expected:,.0f}",
-        f"{100 * num_done / expected:.0f} %" if expected else "",
-        _time_left(progress),
-    )
     lines = Table.grid(padding=(0, 2))
-    lines.add_column(style="bold")
+    lines.add_column(style="bold", no_wrap=True)
     lines.add_column()
     lines.add_row("tokens", _describe_tokens(progress))
     lines.add_row("engine", _describe_engine(progress))
     lines.add_row("memory", _describe_memory(progress))
     if progress.num_failed:
         lines.add_row("failed", Text(_describe_failures(progress), style="red"))
-    return Group(Spinner("line", Text(state)) if progress.num_active == 0 else Text(state), bar, lines)
+    title = Text(visible(state))
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(justify="right", min_width=len(_describe_documents(progress)))
+    bar.add_row(ProgressBar(total=max(1.0, expected), completed=num_done), _describe_documents(progress))
+    return Group(Spinner("line", title) if progress.num_active == 0 else title, bar, lines)
 
 
 def describe_progress(progress: Progress, state: str) -> str:
     """The same in one line."""
-    num_done = progress.num_succeeded + progress.num_failed
     parts = [
-        f"{state}: {num_done:,}/{_about(progress)}{_expected(progress):,.0f} documents",
+        f"{state}: {_describe_documents(progress)}",
         f"{progress.num_failed:,} failed",
         _describe_tokens(progress),
         _describe_engine(progress),
-        _time_left(progress),
     ]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(parts)
 
 
 def render_summary(summary: Mapping[str, Any]) -> RenderableType:
@@ -240,22 +234,22 @@ def describe_run(past: Mapping[str, Any]) -> list[str]:
 def print_error(message: str) -> None:
     """One error, to stderr."""
     text = Text.assemble(("error: ", "bold red"), "\n".join(visible(line) for line in message.splitlines()))
-    Console(file=sys.stderr, highlight=False).print(text, soft_wrap=True)
+    _open_console(sys.stderr).print(text, soft_wrap=True)
 
 
 def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
     """Plain lines for people."""
-    console = Console(file=stream or sys.stderr, highlight=False)
+    console = _open_console(stream or sys.stderr)
     for line in lines:
         console.print(Text(visible(line)), soft_wrap=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:
     """Rows as a table: ruled on a terminal, cut to its width; whole and tab-separated without one."""
-    console = Console(file=stream or sys.stdout, highlight=False)
+    console = _open_console(stream or sys.stdout)
     if not console.is_terminal:
         for cells in (columns, *rows):
-            console.print(Text("\t".join(visible(str(cell)) for cell in cells)), soft_wrap=True)
+            console.file.write("\t".join(visible(str(cell)) for cell in cells) + "\n")
         return
     table = Table()
     for column in columns:
@@ -263,6 +257,14 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, str
     for cells in rows:
         table.add_row(*(Text(visible(str(cell)), overflow="ellipsis") for cell in cells))
     console.print(table)
+
+
+def _open_console(stream: TextIO) -> Console:
+    """A console on a stream; a terminal that says it has no width (`COLUMNS=0`) gets the usual one."""
+    console = Console(file=stream, highlight=False)
+    if console.width < 1:
+        console.width = 80
+    return console
 
 
 def visible(text: str) -> str:
@@ -276,7 +278,7 @@ def visible(text: str) -> str:
 def format_bytes(count: float) -> str:
     """1536 -> '1.5 KiB'."""
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
+        if count < 1023.95:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
@@ -284,9 +286,9 @@ def format_bytes(count: float) -> str:
 
 def format_s(seconds: float) -> str:
     """Seconds as people say them: '15 ms', '4.2 s', '3 min 10 s', '2 h 05 min'."""
-    if seconds < 1:
+    if seconds < 0.9995:
         return f"{1000 * seconds:.0f} ms"
-    if seconds < 60:
+    if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
@@ -299,12 +301,15 @@ def _expected(progress: Progress) -> float:
     return progress.num_to_do / progress.share_read if progress.share_read > 0 else float(progress.num_to_do)
 
 
-def _about(progress: Progress) -> str:
-    return "" if progress.is_read_to_end else "~"
+def _describe_documents(progress: Progress) -> str:
+    num_done = progress.num_succeeded + progress.num_failed
+    expected = _expected(progress)
+    share = f" {100 * num_done / expected:.0f} %" if expected else ""
+    return f"{num_done:,}/{'' if progress.is_read_to_end else '~'}{expected:,.0f}{share}{_time_left(progress)}"
 
 
 def _time_left(progress: Progress) -> str:
-    return "" if progress.time_left_s is None else f"about {format_s(max(1.0, progress.time_left_s))} left"
+    return "" if progress.time_left_s is None else f" about {format_s(max(1.0, progress.time_left_s))} left"
 
 
 def _describe_tokens(progress: Progress) -> str:

@@ -15,6 +15,7 @@ import psutil
 from bulkinfer.errors import BulkinferError
 from bulkinfer.fingerprint import identify_model
 from bulkinfer.job import Job
+from bulkinfer.store import is_database, read_holder
 
 IMPORT_TIMEOUT_S = 180.0
 """Importing vLLM takes 5 to 15 s; from a cold disk much longer."""
@@ -101,8 +102,14 @@ def _examine_job(job: Job) -> Iterator[Check]:
 
 
 def _examine_store(database: Path) -> Check:
-    folder = database.parent if database.parent.is_dir() else database.parent.parent
+    """As the store sees it: a file that can be written, or a folder for one, of which the last level may be missing."""
     try:
+        folder = database.parent if database.parent.exists() else database.parent.parent
+        if holder := read_holder(database):
+            return Check("store", is_ok=False, found=f"{database}: in use, {holder.describe()}", advice="wait for it")
+        if database.exists() and not (is_database(database) and os.access(database, os.W_OK)):
+            found = f"{database}: is there, but is no database that can be written"
+            return Check("store", is_ok=False, found=found, advice="name another file in output.database")
         with tempfile.NamedTemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
     except OSError as error:

@@ -49,9 +49,10 @@ class EngineRestarting:
 
 @dataclass(frozen=True, slots=True)
 class Draining:
-    """A signal asked the run to stop; what is in flight may finish for up to `grace_s`."""
+    """The run stops early; what is in flight may finish for up to `grace_s`."""
 
-    signal_number: int
+    signal_number: int | None
+    """None when too many documents failed."""
     num_in_flight: int
     grace_s: float
 
@@ -65,7 +66,7 @@ class Progress:
     num_skipped: int
     """Rows whose document is answered already, failed earlier, or stands earlier in the input."""
     num_to_do: int
-    """Requests found so far and not yet finished; all there are once `is_read_to_end`."""
+    """Documents found so far that had no outcome before this run; all there are once `is_read_to_end`."""
     num_succeeded: int
     num_failed: int
     failed_by_code: Mapping[FailureCode, int]

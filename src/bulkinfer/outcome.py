@@ -17,6 +17,8 @@ from bulkinfer.records import (
     UnreadableRow,
 )
 
+MAX_ATTEMPTS = 3
+"""So often a request is asked in one run when the engine fails on it for a reason of its own."""
 MIN_OUTCOMES_FOR_SHARE = 200
 """A share of fewer outcomes says little: one failure in the first ten would end a run with a limit of 5%."""
 
@@ -30,7 +32,8 @@ _IS_RETRYABLE: Mapping[FailureCode, bool] = {
     FailureCode.TRUNCATED: False,
     FailureCode.INVALID_OUTPUT: False,
     FailureCode.ENGINE_ERROR: True,
-    FailureCode.ENGINE_KILLER: True,
+    # Asked again each night it would end the engine each night.
+    FailureCode.ENGINE_KILLER: False,
 }
 
 
@@ -48,7 +51,7 @@ def decide_outcome(request: Request, event: Completion | Rejection, *, submitted
         case FinishReason.STOP:
             code, message = FailureCode.INVALID_OUTPUT, "the answer is empty or only white space"
         case FinishReason.LENGTH:
-            advice = "raise sampling.max_tokens and run with --only truncated"
+            advice = "raise sampling.max_tokens: that is a new task, and asks all again"
             code, message = FailureCode.TRUNCATED, f"the answer was cut at {event.output_tokens} tokens; {advice}"
         case FinishReason.REPETITION:
             code, message = FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"

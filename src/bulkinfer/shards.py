@@ -18,6 +18,7 @@ from bulkinfer.records import (
     Document,
     DocumentRow,
     Failure,
+    JsonValue,
     Request,
     Scan,
     UnreadableRow,
@@ -27,7 +28,7 @@ from bulkinfer.sources import Source, open_source
 MAX_SHARD_DOCUMENTS = 65_536
 """One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
 MAX_SHARD_CHARS = 32 * 1024 * 1024
-"""Of field text: what bounds the memory when documents are long."""
+"""Of text in fields and of template text around them: what bounds the memory when either is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,15 @@ class ShardPlanner:
         Raises InputError when a source turns out damaged; what was read before it is yielded first.
         """
         for stretch in self._iter_stretches():
-            yield self._plan(stretch)
+            shard = self._plan(stretch)
+            if self._is_stopped:
+                return
+            yield shard
             if self.limit is not None and self._num_to_do >= self.limit:
                 return
 
     def stop(self) -> None:
-        """End the current stretch and yield nothing more. Any thread may call this."""
+        """End as soon as possible; the shard that is being planned is incomplete then. Any thread may call this."""
         self._is_stopped = True
 
     def forget(self, document_hashes: Sequence[bytes]) -> None:
@@ -89,16 +93,18 @@ class ShardPlanner:
 
     def _iter_stretches(self) -> Iterator["_Stretch"]:
         stretch = _Stretch()
+        bytes_read: Callable[[], int] = int
         try:
             for scan, row, bytes_read in self._iter_rows():
                 if self._is_stopped:
                     return
-                stretch.add(scan, row)
+                stretch.add(scan, row, self.template.num_chars)
                 if len(stretch.entries) >= self.max_documents or stretch.num_chars >= self.max_chars:
                     stretch.bytes_read = bytes_read()
                     yield stretch
                     stretch = _Stretch()
         except InputError:
+            stretch.bytes_read = bytes_read()
             yield stretch
             raise
         stretch.bytes_read = sum(scan.source.size_bytes for scan in self.scans)
@@ -143,7 +149,7 @@ class ShardPlanner:
         requests: list[Request] = []
         failures: list[Failure] = []
         left = set(to_do)
-        while entries:
+        while entries and not self._is_stopped:
             entry = entries.popleft()
             if entry.document_hash not in left:
                 continue
@@ -183,11 +189,11 @@ class _Stretch:
     num_chars: int = 0
     bytes_read: int = 0
 
-    def add(self, scan: Scan, row: Document | UnreadableRow) -> None:
+    def add(self, scan: Scan, row: Document | UnreadableRow, template_chars: int) -> None:
         match row:
             case Document(fields=fields):
                 document_hash = hash_document(fields)
-                self.num_chars += sum(len(value) for value in fields.values() if isinstance(value, str))
+                self.num_chars += template_chars + sum(_count_chars(value) for value in fields.values())
             case UnreadableRow(digest=digest):
                 document_hash = digest
         self.entries.append(_Entry(scan, row, document_hash))
@@ -214,3 +220,16 @@ class _Stretch:
     def last_rows(self) -> dict[UUID, int]:
         """By scan, the last row of the stretch."""
         return {entry.scan.scan_id: entry.row.origin.row for entry in self.entries}
+
+
+def _count_chars(value: JsonValue) -> int:
+    """Characters of all texts in a value; what else there is in it is small beside them."""
+    match value:
+        case str():
+            return len(value)
+        case Mapping():
+            return sum(_count_chars(part) for part in value.values())
+        case Sequence():
+            return sum(_count_chars(part) for part in value)
+        case _:
+            return 0

@@ -33,6 +33,13 @@ def started_engine(folder: JobFolder) -> bool:
     return any(isinstance(event, EngineStarting) for event in folder.events)
 
 
+def with_fault(folder: JobFolder, match: str, kind: str, times: int | None) -> dict[str, Any]:
+    """The `engine` section with one scripted fault."""
+    return {
+        "simulated": {**folder.spec["engine"]["simulated"], "faults": [{"match": match, "kind": kind, "times": times}]}
+    }
+
+
 def test_every_document_is_answered_and_a_second_run_does_nothing(folder: JobFolder) -> None:
     folder.write_documents(make_documents(100))
     report = folder.run()
@@ -46,6 +53,7 @@ def test_every_document_is_answered_and_a_second_run_does_nothing(folder: JobFol
         "failed": 0,
         "failed_by_code": {},
         "failed_rows": 0,
+        "not_asked": 0,
         "not_finished": 0,
     }
     assert started_engine(folder)
@@ -185,15 +193,78 @@ def test_numbers_and_nested_fields_are_documents(folder: JobFolder) -> None:
 
 def test_failed_documents_are_only_tried_again_when_asked(folder: JobFolder) -> None:
     folder.write_documents([*make_documents(5), {"id": "bad", "body": "please FAIL"}])
-    faults = [{"match": "FAIL", "kind": "error", "times": 1}]
-    failing = {"simulated": {**folder.spec["engine"]["simulated"], "faults": faults}}
-    assert documents_of(folder.run(engine=failing))["failed_by_code"] == {"engine_error": 1}
+    failing = with_fault(folder, "FAIL", "reject", 1)
+    assert documents_of(folder.run(engine=failing))["failed_by_code"] == {"engine_rejected": 1}
     again = folder.run()
     assert (documents_of(again)["succeeded"], documents_of(again)["already_done"]) == (0, 6)
     retried = folder.run(RunOptions(only=Only.FAILED))
     assert (documents_of(retried)["succeeded"], documents_of(retried)["failed"]) == (1, 0)
     assert select(folder, "select count(*) from answers") == [(6,)]
     assert select(folder, "select count(*) from open_failures") == [(0,)]
+
+
+def test_what_the_engine_fails_on_is_asked_again_in_the_same_run(folder: JobFolder) -> None:
+    folder.write_documents([*make_documents(5), {"id": "bad", "body": "please FAIL"}])
+    report = folder.run(engine=with_fault(folder, "FAIL", "error", 2))
+    assert (report.exit_code, documents_of(report)["succeeded"], documents_of(report)["failed"]) == (ExitCode.OK, 6, 0)
+    attempts = "select document_id, attempts from answers where attempts > 1"
+    assert select(folder, attempts) == [("bad", 3)]
+    assert select(folder, "select count(*) from failures") == [(0,)]
+
+
+def test_what_the_engine_always_fails_on_is_one_failure_and_the_next_run_asks_again(folder: JobFolder) -> None:
+    folder.write_documents([*make_documents(5), {"id": "bad", "body": "please FAIL"}])
+    failing = with_fault(folder, "FAIL", "error", None)
+    for num_runs in (1, 2):
+        report = folder.run(engine=failing)
+        assert documents_of(report)["failed_by_code"] == {"engine_error": 1}
+        assert documents_of(report)["already_done"] == (0 if num_runs == 1 else 5)
+        assert (
+            select(folder, "select document_id, code, attempts, retryable from failures")
+            == [("bad", "engine_error", 3, True)] * num_runs
+        )
+    mended = folder.run()
+    assert (documents_of(mended)["succeeded"], documents_of(mended)["already_done"]) == (1, 5)
+    assert select(folder, "select count(*) from answers") == [(6,)]
+    assert select(folder, "select count(*) from open_failures") == [(0,)]
+
+
+def test_only_failed_counts_what_was_never_asked(folder: JobFolder) -> None:
+    """8 of 50 different documents are answered and 2 failed; 5 of the other 40 stand there twice."""
+    documents = make_documents(50)
+    for document in documents[3:5]:
+        document["body"] += "FAIL"
+    folder.write_documents([*documents, *documents[40:45]])
+    folder.run(RunOptions(limit=10), engine=with_fault(folder, "FAIL", "reject", None))
+    report = folder.run(RunOptions(only=Only.FAILED))
+    assert report.exit_code is ExitCode.OK, report.error
+    assert documents_of(report) == {
+        "read": 55,
+        "distinct": 50,
+        "duplicates": 5,
+        "already_done": 8,
+        "succeeded": 2,
+        "failed": 0,
+        "failed_by_code": {},
+        "failed_rows": 0,
+        "not_asked": 40,
+        "not_finished": 0,
+    }
+    rest = documents_of(folder.run())
+    assert (rest["succeeded"], rest["already_done"], rest["not_asked"]) == (40, 10, 0)
+
+
+def test_only_failed_where_nothing_failed_is_refused(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    folder.run()
+    report = folder.run(RunOptions(only=Only.FAILED))
+    assert (type(report.error), report.exit_code) == (JobError, ExitCode.USAGE)
+    assert "nothing has failed" in str(report.error)
+    assert not started_engine(folder)
+    assert select(folder, "select status, exit_code from run_ends order by ended_at") == [
+        ("completed", 0),
+        ("failed", 2),
+    ]
 
 
 def test_truncated_answers_are_failures_with_their_text(folder: JobFolder) -> None:
@@ -254,6 +325,19 @@ def test_unreadable_rows_of_a_shard_do_not_end_the_run_before_the_first_answer(f
     assert report.exit_code is ExitCode.OK, report.error
 
 
+@pytest.mark.parametrize(("num_long", "expected"), [(300, ExitCode.OK), (600, ExitCode.TOO_MANY_FAILURES)])
+def test_documents_that_are_too_long_come_first_and_are_no_sample_of_the_rest(
+    folder: JobFolder, num_long: int, expected: ExitCode
+) -> None:
+    long = [{"id": f"l{number}", "body": f"{number} " + "word " * 100} for number in range(num_long)]
+    folder.write_documents([*make_documents(10_000 - num_long), *long])
+    report = folder.run(limits={"max_failures": "5%", "max_context_tokens": 100})
+    assert report.exit_code is expected, report.error
+    if expected is ExitCode.OK:
+        assert documents_of(report)["failed_by_code"] == {"prompt_too_long": num_long}
+        assert documents_of(report)["succeeded"] == 10_000 - num_long
+
+
 def test_a_run_in_which_the_engine_fails_all_stops_early(folder: JobFolder) -> None:
     folder.write_documents(make_documents(5_000))
     simulated = {
@@ -307,6 +391,62 @@ def test_an_engine_that_keeps_dying_ends_the_run_with_what_it_finished(folder: J
     assert select(folder, "select status, exit_code from run_ends") == [("failed", 3)]
     folder.run()
     assert select(folder, "select count(*), count(distinct document_hash) from results") == [(31, 31)]
+
+
+@pytest.mark.parametrize("position", [0, 100, 199])
+def test_a_document_that_ends_the_engine_each_time_is_found_and_the_others_are_answered(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, position: int
+) -> None:
+    monkeypatch.setattr("bulkinfer.runner.window.restart_wait_s", lambda attempt: 0.01)
+    documents = make_documents(200)
+    documents[position]["body"] += " KILLER"
+    folder.write_documents(documents)
+    failing = with_fault(folder, "KILLER", "die", None)
+    report = folder.run(limits={"max_concurrency": 8, "max_failures": 1}, engine=failing)
+    assert report.exit_code is ExitCode.OK, report.error
+    assert (documents_of(report)["succeeded"], documents_of(report)["failed_by_code"]) == (199, {"engine_killer": 1})
+    [(document_id, code, attempts, retryable)] = select(
+        folder, "select document_id, code, attempts, retryable from failures"
+    )
+    assert (document_id, code, retryable) == (f"d{position}", "engine_killer", False)
+    engine = report.summary["engine"]
+    assert isinstance(engine, dict)
+    assert isinstance(attempts, int)
+    assert engine["restarts"] == attempts <= 7, "16 in flight: all, all again, and a halving each"
+    assert select(folder, "select count(*), count(distinct document_hash) from results") == [(199, 199)]
+
+    again = folder.run(limits={"max_concurrency": 8, "max_failures": 1}, engine=failing)
+    assert (again.exit_code, documents_of(again)["already_done"]) == (ExitCode.OK, 200)
+    assert not started_engine(folder), "it is not asked again"
+
+
+def test_the_counts_of_a_run_whose_engine_died_are_those_on_disk(folder: JobFolder) -> None:
+    documents = make_documents(300)
+    documents[17]["body"] = documents[17]["body"][:-4] + "DIE"  # of middle length: others come before and behind
+    lines = folder.write_documents([*documents, *documents[:20]]).read_bytes().splitlines()
+    folder.input.write_bytes(b"\n".join([b"broken", *lines, b"also broken"]))
+    report = folder.run(engine=with_fault(folder, "DIE", "die", None) | {"max_restarts": 0})
+    assert (type(report.error), report.exit_code) == (EngineError, ExitCode.ENGINE)
+    documents_told = documents_of(report)
+    [(num_results, num_failures)] = select(
+        folder, "select (select count(*) from results), (select count(*) from failures)"
+    )
+    assert isinstance(num_results, int)
+    assert 50 < num_results < 299
+    assert num_failures == 2
+    assert documents_told == {
+        "read": 322,
+        "distinct": 302,
+        "duplicates": 20,
+        "already_done": 0,
+        "succeeded": num_results,
+        "failed": 2,
+        "failed_by_code": {"unreadable_row": 2},
+        "failed_rows": 2,
+        "not_asked": 0,
+        "not_finished": 300 - num_results,
+    }
+    assert select(folder, "select sum(rows), sum(failed) from commits") == [(num_results, 2)]
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n", b"\xef\xbb\xbf\n"])

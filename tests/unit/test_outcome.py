@@ -70,7 +70,9 @@ def test_any_other_end_is_a_failure_that_keeps_the_raw_output(
 
 def test_truncation_names_the_length_and_the_key_to_raise() -> None:
     message = decide_failure(completion("half an ans", "length")).message
-    assert message == "the answer was cut at 48 tokens; raise sampling.max_tokens and run with --only truncated"
+    assert (
+        message == "the answer was cut at 48 tokens; raise sampling.max_tokens: that is a new task, and asks all again"
+    )
 
 
 def test_a_rejection_keeps_its_code_and_message() -> None:
@@ -88,7 +90,7 @@ def test_documents_that_the_engine_never_saw_have_no_attempts() -> None:
 
 
 def test_every_code_says_whether_it_may_be_retried() -> None:
-    assert {code for code in FailureCode if is_retryable(code)} == {"engine_error", "engine_killer"}
+    assert {code for code in FailureCode if is_retryable(code)} == {"engine_error"}
 
 
 @pytest.mark.parametrize(

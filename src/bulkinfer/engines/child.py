@@ -64,12 +64,16 @@ class ChildEngine:
     def start(self) -> None:
         """Start the child. Call it from the main thread: the kernel ends the child with the thread that started it.
 
-        Raises EngineError when vLLM is not installed or the log cannot be written.
+        Raises EngineError when vLLM is not installed, the log cannot be written, or the system lacks
+        descriptors or memory.
         """
         self.close()
         self._life += 1
         self._started_at_s = time.monotonic()
-        self._child = ChildProcess(self._spec, self._life, self._log_path)
+        try:
+            self._child = ChildProcess(self._spec, self._life, self._log_path)
+        except OSError as error:
+            raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests to the child. Raises EngineDied if it was closed, or does not take them within 30 s.

@@ -107,10 +107,12 @@ class ChildProcess:
         self._reader.join(_CLOSE_TIMEOUT_S)
 
     def _read(self) -> None:
-        with self._connection.makefile("rb") as stream, suppress(OSError):
-            while (body := read_frame(stream)) is not None:
-                self.frames.put(decode_child_frame(body))
-        self.frames.put(None)
+        try:
+            with self._connection.makefile("rb") as stream, suppress(OSError):
+                while (body := read_frame(stream)) is not None:
+                    self.frames.put(decode_child_frame(body))
+        finally:  # whatever happened: nobody may wait for a frame that no thread reads
+            self.frames.put(None)
 
 
 def _open_log(log_path: Path | None) -> BinaryIO:

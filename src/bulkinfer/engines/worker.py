@@ -55,7 +55,10 @@ def main(arguments: list[str]) -> NoReturn:
     """Serve the parent until it says so, is gone, or the engine fails. Exit code 0, or 3 if the engine failed."""
     descriptor, parent_pid = (int(argument) for argument in arguments)
     _end_with_parent(parent_pid)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what Ctrl-C means
+    # The parent decides what Ctrl-C means, and a service manager's SIGTERM to all: the engine is needed for the drain.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not _has_child_processes():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print
     exit_code = _Worker(socket.socket(fileno=descriptor)).run()

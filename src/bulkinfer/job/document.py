@@ -161,7 +161,7 @@ def build_scalar(node: yaml.ScalarNode) -> Plain:
         raise _refused_tag(node)
     try:
         return _Loader("").construct_object(node)
-    except (ValueError, KeyError, OverflowError, yaml.YAMLError):
+    except (ValueError, LookupError, OverflowError, yaml.YAMLError):
         # An explicit tag on a text that does not fit it: `!!int abc`, `!!bool maybe`.
         raise YamlFault(
             f"{node.tag.rpartition(':')[2]}: the text does not fit its tag", _place_of(node.start_mark)

@@ -73,9 +73,16 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     if expansion.unset:
         raise problems_error([_explain_unset(name, at, origins) for at, name in expansion.unset])
     try:
-        return Job(JobSpec.model_validate(values), path.absolute())
+        return Job(JobSpec.model_validate(values), _make_absolute(path))
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
+
+
+def _make_absolute(path: Path) -> Path:
+    try:
+        return path.absolute()
+    except FileNotFoundError:
+        raise JobError(f"{path}: the folder that this runs in does not exist any more; change to another") from None
 
 
 def _parse_file(path: Path) -> YamlDocument:

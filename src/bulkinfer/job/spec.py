@@ -176,7 +176,10 @@ class LimitsSpec(Section):
 
     max_concurrency: int = Field(default=64, ge=1, le=65_536, description="Sequences active in the engine.")
     max_queue_size: int = Field(
-        default=512, ge=1, le=10_000_000, description="Documents that are read ahead and wait for the engine."
+        default=512,
+        ge=1,
+        le=10_000_000,
+        description="Rendered documents that wait for the engine; the shard behind them is read ahead too.",
     )
     max_context_tokens: int = Field(
         default=2048, ge=2, le=100_000_000, description="The most tokens of prompt and answer of one document together."
@@ -217,7 +220,12 @@ class EngineSection(Section):
         le=86_400,
         description="Seconds without a sign of life after which the engine counts as dead.",
     )
-    max_restarts: int = Field(default=3, ge=0, le=1000, description="Deaths of the engine that a run bears.")
+    max_restarts: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="Deaths of the engine without an answer in between that a run bears.",
+    )
     grace_s: float = Field(
         default=30, ge=0, le=86_400, description="Seconds that documents in flight may take to finish after a signal."
     )

@@ -17,7 +17,8 @@ from bulkinfer.prompt.values import BUDGET
 from bulkinfer.records import Document, FailureCode, Message
 
 # What an allowed part of a template can raise on some value; RecursionError, a RuntimeError, on one nested deeply.
-_FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+# NameError: a constant such as 1e400 is compiled to `inf`, which no template knows.
+_FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class _Part:
     role: str
     template: Template
     fields: frozenset[str]
+    num_chars: int
+    """Of its source."""
 
     @property
     def name(self) -> str:
@@ -56,6 +59,11 @@ class PromptTemplate:
         given = (("system", system), ("user", user))
         parts = tuple(_parse_part(role, source) for role, source in given if source is not None)
         return cls(parts, frozenset[str]().union(*(part.fields for part in parts)))
+
+    @property
+    def num_chars(self) -> int:
+        """Characters of template text that each document gets a copy of. Text without fields is shared by all."""
+        return sum(part.num_chars for part in self.parts if part.fields)
 
     def render(self, document: Document) -> tuple[Message, ...] | DocumentFault:
         """The messages for one document. Never raises for a fault of the document.
@@ -95,7 +103,7 @@ def _parse_part(role: str, source: str) -> _Part:
     except (RecursionError, SyntaxError, ValueError) as error:
         # Brackets nested beyond Python's limits, or a number of over 4,300 digits.
         raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it") from None
-    return _Part(role, Template.from_code(environment, code, environment.globals), fields)
+    return _Part(role, Template.from_code(environment, code, environment.globals), fields, len(source))
 
 
 def _render_part(part: _Part, document: Document, budget: Budget) -> str | DocumentFault:

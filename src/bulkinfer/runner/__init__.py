@@ -1,12 +1,15 @@
 """The run, end to end: documents in, answers on disk.
 
-plan.py    what is to be run: template, identity, files; everything that can be refused before a model is loaded
-loop.py    the loop: shard -> queue -> engine -> outcome -> store
-ledger.py  what the loop counts, and the progress and the summary made of it
-signals.py SIGINT and SIGTERM as flags
+plan     what is to be run: template, identity, files; everything that can be refused before a model is loaded
+loop     shard -> queue -> engine -> outcome -> store
+window   the engine and the requests in flight in it: starts, deaths, killers
+ledger   what the loop counts, and the progress and the summary made of it
+report   what a run is told from outside, and what it tells at its end
+signals  SIGINT and SIGTERM as flags
 """
 
-from bulkinfer.runner.loop import RunOptions, RunReport, run_job
+from bulkinfer.runner.loop import run_job
 from bulkinfer.runner.plan import RunPlan, plan_run
+from bulkinfer.runner.report import RunOptions, RunReport
 
 __all__ = ["RunOptions", "RunPlan", "RunReport", "plan_run", "run_job"]

@@ -3,7 +3,7 @@
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -12,12 +12,14 @@ import psutil
 from bulkinfer.events import Progress
 from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
 from bulkinfer.records import (
+    Commit,
     Completion,
     EngineReady,
     EngineStats,
     Failure,
     FailureCode,
     JsonValue,
+    Latency,
     Outcome,
     Request,
     Result,
@@ -26,6 +28,18 @@ from bulkinfer.shards import Shard
 
 RATE_WINDOW_S = 30.0
 """Rates are taken over so much of the recent past: steady enough to read, quick enough to show a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputCounts:
+    """What the store says of the rows that a run has read."""
+
+    num_distinct: int
+    """Different documents among them."""
+    num_failed_rows: int
+    """Rows that failed, in this run or an earlier one, and have no answer."""
+    num_without_outcome: int | None
+    """Documents with neither answer nor failure; None where nobody needs to know."""
 
 
 @dataclass(slots=True)
@@ -41,6 +55,8 @@ class Ledger:
     num_unaskable: int = 0
     """Documents that failed before the engine: unreadable, or without a prompt."""
     num_succeeded: int = 0
+    num_committed_results: int = 0
+    num_committed_failures: int = 0
     failed_by_code: Counter[FailureCode] = field(default_factory=Counter)
     is_read_to_end: bool = False
     bytes_read: int = 0
@@ -73,6 +89,11 @@ class Ledger:
         return self.failed_by_code.total()
 
     @property
+    def num_too_long(self) -> int:
+        """Documents that the engine refused for their length."""
+        return self.failed_by_code[FailureCode.PROMPT_TOO_LONG]
+
+    @property
     def num_outcomes(self) -> int:
         """Documents that this run is done with."""
         return self.num_succeeded + self.num_failed
@@ -88,17 +109,21 @@ class Ledger:
         self.bytes_read = shard.bytes_read
         self.last_rows.update(shard.last_rows)
 
+    def note_start(self, *, is_again: bool) -> None:
+        """An engine is being started."""
+        self.num_restarts += is_again
+
     def note_ready(self, ready: EngineReady) -> None:
         """The engine is loaded, for the first time or again."""
         self.engine_start_s += ready.start_s
 
-    def note_restart(self) -> None:
+    def note_death(self) -> None:
         """The engine died; the next one counts from zero."""
-        self.num_restarts += 1
         self._preemptions_before = self.num_preemptions
         # What ran in the dead engine is lost, and computed again.
         self._prompt_tokens_before, self._output_tokens_before = self.prompt_tokens, self.output_tokens
         self.stats = None
+        self._recent.clear()
 
     def note_stats(self, stats: EngineStats) -> None:
         """A reading of the engine."""
@@ -121,6 +146,11 @@ class Ledger:
         self.output_tokens += completion.output_tokens
         self.last_answer_s = time.monotonic()
 
+    def note_commit(self, commit: Commit) -> None:
+        """Outcomes are on disk."""
+        self.num_committed_results += commit.num_results
+        self.num_committed_failures += commit.num_failures
+
     def note_outcome(self, outcome: Outcome, num_chars: int) -> None:
         """A document that the engine was asked is done with."""
         self.chars_finished += num_chars
@@ -131,16 +161,16 @@ class Ledger:
                 self.failed_by_code[code] += 1
 
     def expect_failures(self) -> int:
-        """Failures among all documents found so far, if the rest fares as those that the engine was asked already.
+        """Failures among all documents found so far, if the rest fares as those that the engine has run already.
 
-        Unreadable rows of a whole shard are known before its first answer: set against the answers alone they would
-        look like a run in which everything fails.
+        Counted as they are, not as a sample: unreadable rows of a shard, which are all known before its first answer,
+        and prompts that are too long, which come first because the longest go first.
         """
-        num_asked = self.num_outcomes - self.num_unaskable
-        num_failed = self.num_failed - self.num_unaskable
-        if num_asked < MIN_OUTCOMES_FOR_SHARE:
+        num_refused = self.num_unaskable + self.num_too_long
+        num_run = self.num_outcomes - num_refused
+        if num_run < MIN_OUTCOMES_FOR_SHARE:
             return self.num_failed
-        return self.num_unaskable + num_failed * (self.num_to_do - self.num_unaskable) // num_asked
+        return num_refused + (self.num_failed - num_refused) * (self.num_to_do - num_refused) // num_run
 
     def progress(self, *, num_queued: int, num_in_flight: int) -> Progress:
         """Where the run stands now. Also takes the reading that later rates are made of."""
@@ -222,32 +252,58 @@ class Ledger:
         running = sum(self._tokens_spent()) - self.prompt_tokens - self.output_tokens
         return max(0.0, prompt_left + output_left - running)
 
-    def summary(self, distinct: int, failed_rows: int) -> dict[str, JsonValue]:
-        """The part of `run --json` that the loop can tell.
+    def summary(self, counts: "InputCounts", latency: Latency) -> dict[str, JsonValue]:
+        """The part of `run --json` that tells what was done, once all is on disk."""
+        not_finished = self.num_to_do - self.num_outcomes
+        not_asked = 0
+        if counts.num_without_outcome is not None:
+            not_asked = max(0, counts.num_without_outcome - not_finished)
+        return {
+            "documents": {
+                "read": self.num_read,
+                "distinct": counts.num_distinct,
+                "duplicates": self.num_read - counts.num_distinct,
+                "already_done": max(0, counts.num_distinct - self.num_to_do - not_asked),
+                "succeeded": self.num_succeeded,
+                "failed": self.num_failed,
+                "failed_by_code": self._failed_by_code(),
+                "failed_rows": counts.num_failed_rows,
+                "not_asked": not_asked,
+                "not_finished": not_finished,
+            },
+            **self._summary_of_engine(latency),
+        }
 
-        `distinct`: different documents among the rows read; `failed_rows`: rows that failed, in this run or an earlier
-        one, and have no answer.
-        """
-        total_s = time.monotonic() - self.started_s
+    def summary_of_commits(self) -> dict[str, JsonValue]:
+        """The same when the store can no longer be asked: only what it acknowledged counts."""
+        return {
+            "documents": {
+                "read": self.num_read,
+                "distinct": self.num_read - self.num_skipped,
+                "duplicates": 0,
+                "already_done": 0,
+                "succeeded": self.num_committed_results,
+                "failed": self.num_committed_failures,
+                "failed_by_code": self._failed_by_code(),
+                "failed_rows": self.num_committed_failures,
+                "not_asked": 0,
+                "not_finished": self.num_to_do - self.num_committed_results - self.num_committed_failures,
+            },
+            **self._summary_of_engine(Latency()),
+        }
+
+    def _failed_by_code(self) -> dict[str, JsonValue]:
+        return {code.value: count for code, count in sorted(self.failed_by_code.items()) if count}
+
+    def _summary_of_engine(self, latency: Latency) -> dict[str, JsonValue]:
         generate_s = 0.0
         if self.first_submit_s is not None and self.last_answer_s is not None:
             generate_s = self.last_answer_s - self.first_submit_s
         per_s = 1 / generate_s if generate_s > 0 else 0.0
         return {
-            "documents": {
-                "read": self.num_read,
-                "distinct": distinct,
-                "duplicates": self.num_read - distinct,
-                "already_done": max(0, distinct - self.num_to_do),
-                "succeeded": self.num_succeeded,
-                "failed": self.num_failed,
-                "failed_by_code": {code.value: count for code, count in sorted(self.failed_by_code.items())},
-                "failed_rows": failed_rows,
-                "not_finished": self.num_to_do - self.num_outcomes,
-            },
             "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
             "seconds": {
-                "total": round(total_s, 3),
+                "total": round(time.monotonic() - self.started_s, 3),
                 "engine_start": round(self.engine_start_s, 3),
                 "generate": round(generate_s, 3),
             },
@@ -256,6 +312,7 @@ class Ledger:
                 "prompt_tokens_per_s": round(self.prompt_tokens * per_s, 3),
                 "output_tokens_per_s": round(self.output_tokens * per_s, 3),
             },
+            "latency_s": asdict(latency),
             "engine": self._engine_summary(),
             "peak_memory_bytes": {"runner": peak_memory_bytes(), "engine": self.peak_engine_memory_bytes},
         }
@@ -271,7 +328,7 @@ class Ledger:
                 "to_do": self.num_to_do,
                 "succeeded": self.num_succeeded,
                 "failed": self.num_failed,
-                "failed_by_code": {code.value: count for code, count in sorted(self.failed_by_code.items())},
+                "failed_by_code": self._failed_by_code(),
                 "is_read_to_end": self.is_read_to_end,
                 "queued": num_queued,
                 "in_flight": num_in_flight,

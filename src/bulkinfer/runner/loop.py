@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from queue import SimpleQueue
 from uuid import uuid4
@@ -20,18 +20,19 @@ from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import (
     BulkinferError,
-    ExitCode,
     InputError,
     Interrupted,
+    JobError,
     StoreError,
     TooManyFailures,
 )
 from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted
 from bulkinfer.job import FailureLimit
-from bulkinfer.outcome import decide_outcome, is_over_limit
-from bulkinfer.records import Commit, Completion, JsonValue, Only, Outcome, Request, RunStatus
-from bulkinfer.runner.ledger import Ledger
+from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
+from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
+from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
+from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.window import Returned, Window
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner
@@ -39,28 +40,6 @@ from bulkinfer.store import RunRecord, Store, TaskRecord
 
 TICK_S = 0.25
 """How long the loop waits for something to happen before it looks at signals and tells its progress."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What the command line adds to the job."""
-
-    only: Only = Only.NEW
-    limit: int | None = None
-    """Ask so many documents at the most."""
-    failure_limit: FailureLimit | None = None
-    """Instead of the job's `limits.max_failures`."""
-    grace_s: float | None = None
-    """Instead of the job's `engine.grace_s`."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunReport:
-    """How a run ended. `summary` is what `run --json` prints; `error` says what went wrong, if anything did."""
-
-    exit_code: ExitCode
-    summary: Mapping[str, JsonValue]
-    error: BulkinferError | None
 
 
 def run_job(plan: RunPlan, options: RunOptions, emit: EventSink) -> RunReport:
@@ -126,6 +105,7 @@ class Run:
     def work(self) -> BulkinferError | None:
         """Go through the whole input. Returns what ended the run before its end, or None."""
         try:
+            self._check_selection()
             while not self._is_finished():
                 self._obey_signals()
                 self._take_shard()
@@ -142,20 +122,20 @@ class Run:
         return None
 
     def report(self, error: BulkinferError | None) -> RunReport:
-        """Close the run in the store and say how it ended."""
+        """Close the run in the store and say how it ended. That the store failed outweighs whatever ended the run."""
         self._stop_helpers()
-        exit_code = ExitCode.OK if error is None else error.exit_code
-        status = _status_of(error)
-        summary = self._summarise(status, exit_code, error)
         try:
-            self._store.end_run(status, exit_code, summary)
+            self._store.flush()
+            self._note_commits()
+            summary = self._describe_end(error) | self._summarise()
+            self._store.status_source = lambda: summary
+            self._store.end_run(status_of(error), exit_code_of(error), summary)
             self._store.close()
         except StoreError as store_error:
-            error = error or store_error
-            exit_code = error.exit_code
-            summary = {**summary, "status": RunStatus.FAILED.value, "exit_code": int(exit_code), "error": str(error)}
-        self._emit(RunEnded(RunStatus(str(summary["status"])), summary))
-        return RunReport(exit_code, summary, error)
+            error = store_error
+            summary = self._describe_end(error) | self._ledger.summary_of_commits()
+        self._emit(RunEnded(status_of(error), summary))
+        return RunReport(exit_code_of(error), summary, error)
 
     def close(self) -> None:
         """End the engine and the planner, however the run ended."""
@@ -192,7 +172,9 @@ class Run:
 
     def _note_commits(self) -> None:
         while not self._committed.empty():
-            self._planner.forget(self._committed.get().document_hashes)
+            commit = self._committed.get()
+            self._ledger.note_commit(commit)
+            self._planner.forget(commit.document_hashes)
 
     def _fill_queue(self) -> None:
         now_s = self._window.engine.now()
@@ -202,7 +184,7 @@ class Run:
 
     def _feed_engine(self) -> None:
         if self._ending is None:
-            self._window.feed(self._queue)
+            self._window.feed(self._queue, may_grow=self._next_shard is not None)
 
     def _receive(self) -> None:
         """Wait for the engine, or for the planner while the engine has nothing to do."""
@@ -210,6 +192,9 @@ class Run:
         outcomes = []
         for returned in self._window.poll(TICK_S if is_engine_busy else 0.0):
             outcome = self._decide(returned)
+            if isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS:
+                self._window.ask_again(returned.flight.request)
+                continue
             self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
             outcomes.append(outcome)
         if outcomes:
@@ -230,12 +215,21 @@ class Run:
         limit, ledger = self._failure_limit, self._ledger
         num_failed = ledger.num_failed if limit.count is not None else ledger.expect_failures()
         if is_over_limit(limit, num_failed, ledger.num_to_do, is_final=False):
+            self._emit(Draining(None, self._num_in_flight, self._grace_s))
             self._drain(self._too_many_failures(ledger.num_failed, ledger.num_outcomes))
 
     def _tell(self) -> None:
         if time.monotonic() - self._told_s >= TICK_S:
             self._told_s = time.monotonic()
             self._emit(self._ledger.progress(num_queued=len(self._queue), num_in_flight=self._num_in_flight))
+
+    def _check_selection(self) -> None:
+        """A selective run that can select nothing must not look like a success."""
+        if self._options.only is not Only.NEW and not self._store.has_failures():
+            raise JobError(
+                f"--only {self._options.only}: nothing has failed with these settings. A change of prompt, model or "
+                "sampling is a new task: run it without --only. Limits, such as limits.max_context_tokens, may change"
+            )
 
     def _check_end(self) -> None:
         """Everything is on disk: is it what the job wanted?"""
@@ -302,7 +296,7 @@ class Run:
 
     @property
     def _num_waiting(self) -> int:
-        return len(self._pending) + len(self._queue) + self._window.num_lost
+        return len(self._pending) + len(self._queue) + self._window.num_waiting
 
     @property
     def _grace_s(self) -> float:
@@ -318,24 +312,28 @@ class Run:
             f"`bulkinfer failures {self._plan.job.path}` lists them"
         )
 
-    def _summarise(self, status: RunStatus, exit_code: ExitCode, error: BulkinferError | None) -> dict[str, JsonValue]:
-        head: dict[str, JsonValue] = {
+    def _describe_end(self, error: BulkinferError | None) -> dict[str, JsonValue]:
+        return {
             "job": self._plan.job.spec.name,
             "run_id": str(self.run_id),
             "task_fingerprint": str(self._plan.task_fingerprint),
-            "status": status.value,
-            "exit_code": int(exit_code),
+            "status": status_of(error).value,
+            "exit_code": int(exit_code_of(error)),
             "error": None if error is None else str(error),
             "database": str(self._plan.job.database_path),
         }
-        if isinstance(error, StoreError):  # it cannot be asked any more
-            return head | self._ledger.summary(
-                self._ledger.num_read - self._ledger.num_skipped, self._ledger.num_failed
-            )
-        distinct = self._store.count_documents(self._ledger.last_rows).num_distinct
-        failed_rows = sum(self._store.count_open_failures(self._ledger.last_rows).values())
-        body = self._ledger.summary(distinct, failed_rows)
-        return head | body | {"latency_s": asdict(self._store.latency())}
+
+    def _summarise(self) -> dict[str, JsonValue]:
+        """What is on disk now, of the rows that this run has read."""
+        last_rows = self._ledger.last_rows
+        # In a run over new documents, what has no outcome yet was asked and is not finished.
+        is_selective = self._options.only is not Only.NEW
+        counts = InputCounts(
+            num_distinct=self._store.count_documents(last_rows).num_distinct,
+            num_failed_rows=sum(self._store.count_open_failures(last_rows).values()),
+            num_without_outcome=self._store.count_without_outcome(last_rows) if is_selective else None,
+        )
+        return self._ledger.summary(counts, self._store.latency())
 
     def _describe_status(self) -> Mapping[str, JsonValue]:
         """For the status file; called by the store's writer thread."""
@@ -353,13 +351,3 @@ def _create_engine(plan: RunPlan) -> Engine:
     return create_engine(
         plan.engine_spec, start_timeout_s=section.start_timeout_s, silence_timeout_s=section.silence_timeout_s
     )
-
-
-def _status_of(error: BulkinferError | None) -> RunStatus:
-    match error:
-        case None:
-            return RunStatus.COMPLETED
-        case Interrupted():
-            return RunStatus.INTERRUPTED
-        case _:
-            return RunStatus.FAILED

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 import orjson
@@ -16,6 +17,8 @@ from bulkinfer.sources import find_source_files, open_source
 
 MAX_PROBED_FILES = 16
 """Files whose field names are read beforehand: enough for a folder whose first are odd, quick for ten thousand."""
+MAX_PROBED_ROWS = 10_000
+"""Rows in which a field that seems to be missing is looked for; about a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +70,44 @@ def _check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile
         known |= open_source(file, frozenset(), None).read_field_names()
     if not known:  # nothing to judge by: every row of the probe is unreadable, or there is none
         return
-    if missing := _first_missing_field(template, known):
+    missing = _first_missing_field(template, known)
+    if missing and not _is_in_rows(missing, probed):
         raise JobError(_describe_missing(job, "the prompt prints", missing, known, probed))
-    if job.spec.input.id is not None and job.spec.input.id not in known:
-        raise JobError(_describe_missing(job, "input.id is", job.spec.input.id, known, probed))
+    id_field = job.spec.input.id
+    if id_field is not None and id_field not in known and not _is_in_rows(id_field, probed):
+        raise JobError(_describe_missing(job, "input.id is", id_field, known, probed))
 
 
 def _first_missing_field(template: PromptTemplate, known: set[str]) -> str | None:
-    """Render a document that has every known field. A field used with a default is not missed; a printed one is."""
-    for name in sorted(template.fields - known):
-        fields = dict.fromkeys((known | template.fields) - {name}, "x")
-        fault = template.render(Document(Origin("", 1, ""), fields))
-        if isinstance(fault, DocumentFault) and fault.code is FailureCode.MISSING_FIELD:
-            return name
-    return None
+    """Render a document that has every field but one. A field used with a default is not missed; a printed one is.
+
+    A template that wants more of its fields than a text, such as `{{ meta.subject }}`, cannot be judged without a real
+    document; there each document is judged by itself.
+    """
+    if _misses_field(template, template.fields):
+        return None
+    unknown = sorted(template.fields - known)
+    return next((name for name in unknown if _misses_field(template, template.fields - {name})), None)
+
+
+def _misses_field(template: PromptTemplate, names: frozenset[str]) -> bool:
+    rendered = template.render(Document(Origin("", 1, ""), dict.fromkeys(names, "x")))
+    return isinstance(rendered, DocumentFault) and rendered.code is FailureCode.MISSING_FIELD
+
+
+def _is_in_rows(name: str, files: Sequence[SourceFile]) -> bool:
+    """Look for a field in more rows than a glance at the first ones: JSONL may have it only now and then."""
+    rows = (row for file in files for row in open_source(file, frozenset({name}), None).iter_rows())
+    return any(isinstance(row, Document) and name in row.fields for row in islice(rows, MAX_PROBED_ROWS))
 
 
 def _describe_missing(job: Job, who: str, name: str, known: set[str], probed: Sequence[SourceFile]) -> str:
     nearest = find_nearest(name, sorted(known))
     where = probed[0].name if len(probed) == 1 else f"{probed[0].name} and {len(probed) - 1} more"
-    advice = f"did you mean {nearest}?" if nearest else "correct the name"
+    advice = f"did you mean {nearest}?" if nearest else "correct the name."
     shown = ", ".join(sorted(known)[:20])
-    return f"{job.path}: {who} the field {name}, which the input lacks; {advice}. {where} has {shown}"
+    looked_at = f"which the input lacks (up to {MAX_PROBED_ROWS:,} rows were looked at)"
+    return f"{job.path}: {who} the field {name}, {looked_at}; {advice} {where} has {shown}"
 
 
 def refuse_empty_input(plan: RunPlan) -> InputError:

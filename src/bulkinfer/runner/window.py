@@ -4,19 +4,23 @@ It knows nothing of documents' outcomes or of the store.
 """
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, EventSink
-from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, Rejection, Request
+from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, FailureCode, Rejection, Request
 from bulkinfer.retry import restart_wait_s
 from bulkinfer.runner.ledger import Ledger
 
 MAX_WINDOW_CHARS = 8 * 1024 * 1024
 """Requests in flight hold no more text than this, or one document: very long ones must not fill memory and pipe."""
+
+MAX_HALVINGS = 16
+"""Deaths in a row that looking for a killer may take on top: the binary logarithm of the largest window, and a second
+killer in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,10 @@ class Window:
 
     Enough that there is always one to put into a free slot; few enough that the order chosen outside is the order that
     runs, and that little is lost with an engine.
+
+    What is in flight when the engine dies is asked again. Requests that were in flight at two deaths are suspects: they
+    run by themselves, in halves, until one that ends the engine is alone. It is the killer; everything else goes on at
+    full size.
     """
 
     engine: Engine
@@ -52,10 +60,20 @@ class Window:
     emit: EventSink
     is_started: bool = False
     is_ready: bool = False
+    _has_been_ready: bool = False
     _in_flight: dict[bytes, InFlight] = field(default_factory=dict)
     _in_flight_chars: int = 0
-    _lost: deque[Request] = field(default_factory=deque)
-    """Were in flight when the engine died; they go first."""
+    _again: deque[Request] = field(default_factory=deque)
+    """Were in flight when the engine died, or failed for a passing reason; they go first."""
+    _deaths: Counter[bytes] = field(default_factory=Counter)
+    """Of the engine, by request in flight; only requests that are not finished."""
+    _suspects: deque[list[Request]] = field(default_factory=deque)
+    """Groups that run by themselves, before anything else."""
+    _is_trial: bool = False
+    """What is in flight is a group of suspects."""
+    _killers: list[Request] = field(default_factory=list)
+    """Ended the engine alone. Believed once the engine has answered something else: it may be the engine's fault."""
+    _is_queue_empty: bool = True
     _num_deaths_in_a_row: int = 0
     _may_start_s: float = 0.0
 
@@ -65,26 +83,40 @@ class Window:
         return len(self._in_flight)
 
     @property
-    def num_lost(self) -> int:
-        """Requests that wait to be submitted again."""
-        return len(self._lost)
+    def num_waiting(self) -> int:
+        """Requests that wait here to be submitted again."""
+        return len(self._again) + sum(map(len, self._suspects)) + len(self._killers)
 
-    def feed(self, queue: deque[Request]) -> None:
-        """Fill the window. The first request starts the engine: a run with nothing to do loads no model."""
-        if not (queue or self._lost):
+    def feed(self, queue: deque[Request], *, may_grow: bool = False) -> None:
+        """Fill the window. The first request starts the engine: a run with nothing to do loads no model.
+
+        `may_grow`: an empty queue is not the end of the input. Raises EngineError as `poll` does.
+        """
+        self._is_queue_empty = not queue and not may_grow
+        if not (queue or self._again or self._suspects):
+            if self._is_idle():
+                self._give_up_if_broken()
             return
         if not self.is_started:
             self._start()
         if not self.is_ready:
             return
+        requests = self._take_suspects() if self._suspects or self._is_trial else list(self._take(queue))
+        if not requests:
+            return
         now_s = self.engine.now()
-        requests = list(self._take(queue))
         for request in requests:
             self._in_flight[request.document_hash] = InFlight(request, now_s)
             self._in_flight_chars += request.num_chars
-        if requests:
-            self.ledger.note_submit()
+        self.ledger.note_submit()
+        try:
             self.engine.submit(requests)
+        except EngineDied as death:
+            self._note_death(death)
+
+    def ask_again(self, request: Request) -> None:
+        """Submit a request once more: it failed for a reason that may pass."""
+        self._again.append(replace(request, attempt=request.attempt + 1))
 
     def poll(self, timeout_s: float) -> list[Returned]:
         """What the engine finished. An engine that died is closed, and will be started again by a later `feed`.
@@ -92,16 +124,22 @@ class Window:
         Raises EngineError when the engine does not start, or died too often without one answer in between.
         """
         if not self.is_started:
-            return []
+            return self._release_killers()
         try:
             events = self.engine.poll(timeout_s)
         except EngineDied as death:
             self._note_death(death)
             return []
+        except EngineError as error:
+            if not self._has_been_ready:
+                raise
+            # It loaded before: what keeps it from loading now, such as memory not free yet, may pass.
+            self._note_death(EngineDied(str(error)))
+            return []
         returned = [finished for event in events if (finished := self._take_event(event))]
-        if returned:
+        if any(isinstance(finished.event, Completion) for finished in returned):
             self._num_deaths_in_a_row = 0
-        return returned
+        return returned + self._release_killers()
 
     def start_wait_s(self) -> float:
         """Seconds until a dead engine may be started again."""
@@ -115,24 +153,43 @@ class Window:
     def _start(self) -> None:
         if time.monotonic() < self._may_start_s:
             return
+        self.ledger.note_start(is_again=self._may_start_s > 0)
         self.emit(EngineStarting(self.model, self.ledger.num_restarts))
-        self.engine.start()
         self.is_started = True
+        try:
+            self.engine.start()
+        except EngineError as error:
+            if not self._has_been_ready:
+                raise
+            self._note_death(EngineDied(str(error)))
+
+    def _is_idle(self) -> bool:
+        return self._is_queue_empty and not (self._in_flight or self._again or self._suspects)
 
     def _take(self, queue: deque[Request]) -> Iterator[Request]:
         room = 2 * self.max_concurrency - len(self._in_flight)
         chars = self._in_flight_chars
-        while room > 0 and (first := self._lost or queue):
+        while room > 0 and (first := self._again or queue):
             if chars and chars + first[0].num_chars > MAX_WINDOW_CHARS:
                 return
             chars += first[0].num_chars
             room -= 1
             yield first.popleft()
 
+    def _take_suspects(self) -> list[Request]:
+        """The next group, once the engine is empty."""
+        if self._in_flight:
+            return []
+        self._is_trial = bool(self._suspects)
+        if not self._suspects:
+            return []
+        # After a killer the largest group: it most likely holds something that the engine can answer.
+        return self._suspects.pop() if self._killers else self._suspects.popleft()
+
     def _take_event(self, event: EngineEvent) -> Returned | None:
         match event:
             case EngineReady():
-                self.is_ready = True
+                self.is_ready = self._has_been_ready = True
                 self.ledger.note_ready(event)
                 self.emit(EngineStarted(event.start_s, event.settings))
             case EngineStats():
@@ -140,23 +197,69 @@ class Window:
             case Completion() | Rejection():
                 flight = self._in_flight.pop(event.document_hash)
                 self._in_flight_chars -= flight.request.num_chars
+                del self._deaths[event.document_hash]
                 return Returned(flight, event)
         return None
 
     def _note_death(self, death: EngineDied) -> None:
-        """Put what was in flight back, in its order. No document is at fault yet."""
+        """Put what was in flight back, in its order. No document is at fault before it was alone."""
         self.close()
         self._num_deaths_in_a_row += 1
-        self.ledger.note_restart()
+        self.ledger.note_death()
         lost = [replace(flight.request, attempt=flight.request.attempt + 1) for flight in self._in_flight.values()]
         self._in_flight.clear()
         self._in_flight_chars = 0
-        self._lost.extendleft(reversed(lost))
-        if self._num_deaths_in_a_row > self.max_restarts:
-            raise EngineError(
-                f"the engine died {self._num_deaths_in_a_row} times without one answer in between; last: {death}. "
-                "What was finished is in the database; run again to resume"
-            ) from death
-        wait_s = restart_wait_s(self._num_deaths_in_a_row)
+        self._sort_out(lost)
+        is_searching = bool(self._suspects or self._killers)
+        if self._num_deaths_in_a_row > self.max_restarts + MAX_HALVINGS * is_searching:
+            raise self._broken(str(death)) from death
+        wait_s = restart_wait_s(1 if is_searching else self._num_deaths_in_a_row)
         self._may_start_s = time.monotonic() + wait_s
         self.emit(EngineRestarting(str(death), len(lost), wait_s))
+
+    def _sort_out(self, lost: list[Request]) -> None:
+        """Decide what each lost request is: innocent so far, a suspect, or the killer."""
+        self._deaths.update(request.document_hash for request in lost)
+        if self._is_trial and len(lost) == 1:
+            self._killers += (replace(request, attempt=request.attempt - 1) for request in lost)  # not asked again
+        elif self._is_trial:
+            self._suspects.extendleft(reversed(_halve(lost)))
+        else:
+            suspects = [request for request in lost if self._deaths[request.document_hash] > 1]
+            if suspects:
+                self._suspects.extend(_halve(suspects))
+            self._again.extendleft(request for request in reversed(lost) if self._deaths[request.document_hash] == 1)
+        self._is_trial = False
+
+    def _give_up_if_broken(self) -> None:
+        """Nothing is left but requests that ended the engine alone. One may be a killer; it was no killer that no other
+        request was ever answered, or that several ended it one after the other."""
+        if self._killers and not self._is_one_killer():
+            raise self._broken("alone with each request that is left")
+
+    def _is_one_killer(self) -> bool:
+        return len(self._killers) == 1 and self.ledger.num_answered > 0
+
+    def _broken(self, last: str) -> EngineError:
+        return EngineError(
+            f"the engine died {self._num_deaths_in_a_row} times without one answer in between; last: {last}. "
+            "What was finished is in the database; run again to resume"
+        )
+
+    def _release_killers(self) -> list[Returned]:
+        """Give the killers up as failures, if the engine has shown that it can answer."""
+        has_answered_since = self._num_deaths_in_a_row == 0
+        if not self._killers or not (has_answered_since or (self._is_idle() and self._is_one_killer())):
+            return []
+        message = "the engine died each time that this document was in it alone"
+        killers = [
+            Returned(InFlight(request, 0.0), Rejection(request.document_hash, FailureCode.ENGINE_KILLER, message))
+            for request in self._killers
+        ]
+        self._killers.clear()
+        return killers
+
+
+def _halve(requests: list[Request]) -> list[list[Request]]:
+    middle = (len(requests) + 1) // 2
+    return [half for half in (requests[:middle], requests[middle:]) if half]

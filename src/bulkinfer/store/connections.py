@@ -19,8 +19,14 @@ from bulkinfer.retry import retry_commit
 from bulkinfer.store.database import explain_error, open_for_writing
 
 _T = TypeVar("_T")
+_MIN_DATABASE_BYTES = 3 * 4096
+"""DuckDB's three headers."""
 _FAULTS = (duckdb.Error, StoreError)
 _Transaction = Callable[[duckdb.DuckDBPyConnection], _T]
+
+
+class _FileLostError(Exception):
+    """The database file is not there any more: to try again would only make a new one."""
 
 
 class Connections:
@@ -34,6 +40,7 @@ class Connections:
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
+        self._inode: tuple[int, int] | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._lookup_cursor: duckdb.DuckDBPyConnection | None = None
         self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
@@ -41,7 +48,10 @@ class Connections:
 
     def open(self) -> None:
         """Open or create the database, without trying twice. Raises StoreError or StoreLocked."""
+        self._check_file()
         self._connection = open_for_writing(self._path, self._lock_wait_s)
+        if self._inode is None:
+            self._inode = _find_inode(self._path)
 
     def write(self, transaction: _Transaction[_T], action: str) -> _T:
         """Run a transaction and commit it; after an error, reopen the database and run it again, `retry_waits_s` times.
@@ -55,6 +65,9 @@ class Connections:
                 return cast(_T, retry_commit(self._retry_waits_s, _FAULTS)(self._attempt, transaction))
             except duckdb.Error as error:
                 raise explain_error(error, self._path, action) from error
+            except _FileLostError as error:
+                self.close()
+                raise StoreError(str(error)) from error
 
     def read(self, query: _Transaction[_T]) -> _T:
         """Run a query beside the writer, on committed data. Raises duckdb.Error, or StoreError while it is closed."""
@@ -94,6 +107,13 @@ class Connections:
                 self._connection.close()
             self._connection = None
 
+    def check_file(self) -> None:
+        """Raise StoreError when the file of this name is not the one that was opened: DuckDB would not notice."""
+        try:
+            self._check_file()
+        except _FileLostError as error:
+            raise StoreError(str(error)) from error
+
     def check_process(self) -> None:
         """Raise StoreError in a forked child of the process that opened the database."""
         if os.getpid() != self._pid:
@@ -106,14 +126,32 @@ class Connections:
             self.close()
             raise
 
+    def _check_file(self) -> None:
+        # Only from outside: to open the file here would drop DuckDB's lock.
+        if self._inode is not None and _find_inode(self._path) != self._inode:
+            raise _FileLostError(
+                f"{self._path}: was deleted, replaced or cut short while the run wrote to it, and what it held is gone "
+                "with it. Put it back, or run again to compute all anew"
+            )
+
     def _transact(self, transaction: _Transaction[_T]) -> _T:
         if self._connection is None:
             self.open()
         assert self._connection is not None
         self._connection.begin()
+        self._check_file()
         result = transaction(self._connection)
         self._connection.commit()
         return result
+
+
+def _find_inode(path: Path) -> tuple[int, int] | None:
+    """Device and inode of a database file; None where there is none, or one too short to be a database."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino) if found.st_size >= _MIN_DATABASE_BYTES else None
 
 
 def _keep_open_in_forked_children(connections: Connections) -> None:

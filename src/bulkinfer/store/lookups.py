@@ -13,6 +13,10 @@ from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes
 _LATENCY_SAMPLE = 1_000_000
 
 _HAS_RESULT = "exists (select 1 from results r where r.task_fingerprint = $task and r.document_hash = a.document_hash)"
+_HAS_FINAL_FAILURE = """exists (
+    select 1 from failures f
+    where f.task_fingerprint = $task and f.document_hash = a.document_hash and not f.retryable
+)"""
 _HAS_FAILURE = (
     "exists (select 1 from failures f where f.task_fingerprint = $task and f.document_hash = a.document_hash)"
 )
@@ -52,7 +56,8 @@ def find_done(
     parameters: dict[str, object] = {"task": task}
     match only:
         case Only.NEW:
-            condition = f"{_HAS_RESULT} or {_HAS_FAILURE}"
+            condition = f"{_HAS_RESULT} or {_HAS_FINAL_FAILURE} or {_FAILED_NOW}"
+            parameters |= {"run": run_id}
         case Only.FAILED:
             condition = f"{_HAS_RESULT} or not {_HAS_FAILURE} or {_FAILED_NOW}"
             parameters |= {"run": run_id}
@@ -74,6 +79,26 @@ def count_documents(connection: duckdb.DuckDBPyConnection, last_rows: Mapping[UU
     """
     (line,) = _query(connection, statement, last_rows_table(last_rows), {}).to_pylist()
     return DocumentCounts(*line.values())
+
+
+def has_failures(connection: duckdb.DuckDBPyConnection, task: UUID) -> bool:
+    """Whether any document ever failed for the task."""
+    found = connection.execute(
+        "select 1 from failures where task_fingerprint = $task limit 1", {"task": task}
+    ).fetchall()
+    return bool(found)
+
+
+def count_without_outcome(connection: duckdb.DuckDBPyConnection, task: UUID, last_rows: Mapping[UUID, int]) -> int:
+    """Distinct documents of the given rows that have neither a result nor a failure."""
+    statement = f"""
+        select count(distinct a.document_hash) as num from (
+            select d.document_hash from asked s
+            join document_rows d on d.scan_id = s.scan_id and d.row <= s.last_row
+        ) a where not {_HAS_RESULT} and not {_HAS_FAILURE}
+    """
+    (line,) = _query(connection, statement, last_rows_table(last_rows), {"task": task}).to_pylist()
+    return int(line["num"])
 
 
 def count_open_failures(

@@ -23,8 +23,14 @@ _FLOCK_LAYOUT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, 
 
 
 def resolve_database(path: Path) -> Path:
-    """The real path of a database, links followed, so that one database has one lock and one status file."""
-    return path.expanduser().resolve()
+    """The real path of a database, links followed, so that one database has one lock and one status file.
+
+    Raises StoreError for a path that names no file.
+    """
+    resolved = path.expanduser().resolve()
+    if not resolved.name:
+        raise StoreError(f"{path}: is a folder; output.database must name a file")
+    return resolved
 
 
 def lock_path(database: Path) -> Path:

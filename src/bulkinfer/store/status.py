@@ -1,7 +1,7 @@
 """The status file beside a database: how a live run stands, for whoever cannot open the database while it is written.
 
-It is replaced at each commit, whole or not at all, and says nothing that the database does not hold; losing it loses
-nothing.
+It is replaced at each commit, whole or not at all. Its counts may be a moment ahead of the database. It also keeps how
+many commits there were, so that the next run notices a lost write-ahead log; besides that, losing it loses nothing.
 """
 
 import os

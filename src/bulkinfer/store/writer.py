@@ -136,9 +136,9 @@ class Store:
     def find_done(self, document_hashes: Sequence[bytes], only: Only) -> frozenset[bytes]:
         """Those of the hashes that this run must not ask, as far as it is on disk.
 
-        NEW: those with a result or a failure of this task. FAILED: those with a result, and those that never failed.
-        TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is never asked
-        again. Raises StoreError.
+        NEW: those with a result, or a failure for good, of this task. FAILED: those with a result, and those that never
+        failed. TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is
+        never asked again. Raises StoreError.
         """
         run, task = self._begun()
         return self._read(
@@ -153,6 +153,16 @@ class Store:
         """Rows among these whose document failed and has no result of this task, by newest code. Raises StoreError."""
         _, task = self._begun()
         return self._read(lambda cursor: lookups.count_open_failures(cursor, task.task_fingerprint, last_rows))
+
+    def has_failures(self) -> bool:
+        """Whether any document ever failed for this task. Raises StoreError."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.has_failures(cursor, task.task_fingerprint))
+
+    def count_without_outcome(self, last_rows: Mapping[UUID, int]) -> int:
+        """Distinct documents of these rows that have neither a result nor a failure of this task. Raises StoreError."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.count_without_outcome(cursor, task.task_fingerprint, last_rows))
 
     def latency(self) -> Latency:
         """Percentiles of the results that this run has on disk. Raises StoreError."""
@@ -185,6 +195,7 @@ class Store:
         try:
             self._stop_writer()
             self._connections.checkpoint()
+            self._connections.check_file()
         finally:
             self._connections.close()
             self._lock.release()

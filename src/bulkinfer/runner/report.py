@@ -1,0 +1,46 @@
+"""What a run is told from outside, and what it tells at its end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bulkinfer.errors import BulkinferError, ExitCode, Interrupted
+from bulkinfer.job import FailureLimit
+from bulkinfer.records import JsonValue, Only, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command line adds to the job."""
+
+    only: Only = Only.NEW
+    limit: int | None = None
+    """Ask so many documents at the most."""
+    failure_limit: FailureLimit | None = None
+    """Instead of the job's `limits.max_failures`."""
+    grace_s: float | None = None
+    """Instead of the job's `engine.grace_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """How a run ended. `summary` is what `run --json` prints; `error` says what went wrong, if anything did."""
+
+    exit_code: ExitCode
+    summary: Mapping[str, JsonValue]
+    error: BulkinferError | None
+
+
+def exit_code_of(error: BulkinferError | None) -> ExitCode:
+    """The exit code of what ended a run."""
+    return ExitCode.OK if error is None else error.exit_code
+
+
+def status_of(error: BulkinferError | None) -> RunStatus:
+    """The status of what ended a run."""
+    match error:
+        case None:
+            return RunStatus.COMPLETED
+        case Interrupted():
+            return RunStatus.INTERRUPTED
+        case _:
+            return RunStatus.FAILED

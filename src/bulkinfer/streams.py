@@ -1,0 +1,70 @@
+"""Standard output and error as they may be: closed, full, without a reader, of an encoding that lacks characters."""
+
+import io
+import os
+from typing import TextIO
+
+from bulkinfer.errors import BulkinferError, ExitCode, JobError
+
+
+class ReaderGone(BulkinferError):
+    """Nobody reads our stdout any more, as in `bulkinfer query ... | head`. That is no error."""
+
+    exit_code = ExitCode.OK
+
+
+class Output(io.TextIOBase):
+    """A standard stream that may be closed, full, or of an encoding that lacks characters.
+
+    People's messages that cannot be written are dropped: they never end a run. Data that cannot be written is said.
+    """
+
+    def __init__(self, stream: TextIO | None, *, is_data: bool) -> None:
+        self._stream = stream
+        self._is_data = is_data
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # read-only in fact, whatever the stubs say
+        """Of the stream; Rich asks."""
+        return getattr(self._stream, "encoding", "utf-8")
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        """The descriptor below; Rich asks it for the terminal's width."""
+        if self._stream is None:
+            raise io.UnsupportedOperation("fileno")
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        """Write, or drop, or raise ReaderGone or JobError."""
+        if self._stream is None:
+            return len(text)
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._give_up(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, under the same rule."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:  # what it still holds must not fail again when Python ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        if not self._is_data:
+            return
+        if isinstance(error, BrokenPipeError):
+            raise ReaderGone
+        raise JobError(f"standard output cannot be written: {error.strerror}")
