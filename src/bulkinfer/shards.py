@@ -27,7 +27,7 @@ from bulkinfer.sources import Source, open_source
 
 MAX_SHARD_DOCUMENTS = 65_536
 """One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
-MAX_SHARD_CHARS = 32 * 1024 * 1024
+MAX_SHARD_CHARS = 16 * 1024 * 1024
 """Of text in fields and of template text around them: what bounds the memory when either is long."""
 
 
