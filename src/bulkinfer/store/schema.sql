@@ -1,5 +1,5 @@
 -- The tables of one bulkinfer database, schema version 1. Append-only: nothing here is ever updated or deleted, and there
--- are no indexes (a primary key makes the file six times as large and commits four times as slow at ten million rows).
+-- are no indexes (a primary key grows file and commits with every row).
 -- Keys are UUIDs that hold the 16 bytes of a hash. The order of rowid is the order of insertion, because nothing is deleted.
 
 create table meta(key varchar not null, value varchar not null);
