@@ -262,6 +262,11 @@ def _create_engine_args(spec: EngineSpec) -> Any:  # noqa: ANN401
     if current_platform.is_cpu():
         # Compiling takes longer than most runs on a CPU can earn back.
         arguments |= {"block_size": _CPU_BLOCK_SIZE, "enforce_eager": True}
+        if spec.sampling.get("seed") is not None:
+            # After a part of a prompt vLLM sets a seeded generator back, which torch's CPU generator cannot: the engine
+            # would die (0.32). So prompts are computed whole.
+            whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(4096, spec.max_context_tokens)}
+            arguments |= whole
     arguments |= dict(spec.arguments) | {
         "model": spec.model,
         "revision": spec.revision,
