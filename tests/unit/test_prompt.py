@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bulkinfer.errors import JobError
-from bulkinfer.prompt import DocumentFault, PromptTemplate, nearest_field
+from bulkinfer.job import find_nearest
+from bulkinfer.prompt import DocumentFault, PromptTemplate
 from bulkinfer.records import Document, FailureCode, JsonValue, Message, Origin
 
 
@@ -318,4 +319,4 @@ def test_parsing_raises_nothing_but_job_errors(template: str) -> None:
     ("name", "nearest"), [("subjct", "subject"), ("Body", "body"), ("ticketid", "ticket_id"), ("qqq", None)]
 )
 def test_nearest_field(name: str, nearest: str | None) -> None:
-    assert nearest_field(name, ["body", "subject", "ticket_id"]) == nearest
+    assert find_nearest(name, ["body", "subject", "ticket_id"]) == nearest

@@ -265,8 +265,8 @@ def _create_engine_args(spec: EngineSpec) -> Any:  # noqa: ANN401
         if spec.sampling.get("seed") is not None:
             # After a part of a prompt vLLM sets a seeded generator back, which torch's CPU generator cannot: the engine
             # would die (0.32). So prompts are computed whole.
-            whole = {"enable_chunked_prefill": False, "max_num_batched_tokens": max(4096, spec.max_context_tokens)}
-            arguments |= whole
+            arguments["enable_chunked_prefill"] = False
+            arguments["max_num_batched_tokens"] = max(4096, spec.max_context_tokens)
     arguments |= dict(spec.arguments) | {
         "model": spec.model,
         "revision": spec.revision,

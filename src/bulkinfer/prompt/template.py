@@ -1,6 +1,5 @@
 """The templates of a job, parsed once, rendered for each document."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -9,7 +8,6 @@ from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 
 from bulkinfer.errors import JobError
-from bulkinfer.job import find_nearest
 from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
 from bulkinfer.prompt.sandbox import Sandbox
 from bulkinfer.prompt.syntax import check_tree, price_tree
@@ -81,11 +79,6 @@ class PromptTemplate:
         if not messages or messages[-1].role != "user":
             return DocumentFault(FailureCode.EMPTY_PROMPT, "prompt.user gives no text on this document")
         return tuple(messages)
-
-
-def nearest_field(name: str, known: Iterable[str]) -> str | None:
-    """The field of the input that a template most likely means, or None."""
-    return find_nearest(name, known)
 
 
 def _parse_part(role: str, source: str) -> _Part:
