@@ -7,7 +7,7 @@ import csv
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -50,6 +50,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+STATUS_TIMEOUT_S = 5.0
+"""How long `status` waits for a live run before it takes what the run wrote last."""
+
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Of every wrong command line. Typer exports no name for it, and where it lives depends on Typer's version."""
 
@@ -58,6 +61,10 @@ TargetArgument = Annotated[
     Path, typer.Argument(metavar="JOB|DATABASE", help="A job file, or a database.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to stdout.")]
+TimeoutOption = Annotated[
+    float,
+    typer.Option(min=0.1, metavar="SECONDS", help="How long a live run may give no sign of life."),
+]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value of the job file; repeatable.")
 ]
@@ -173,14 +180,14 @@ def status(
 
 
 @app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml")
-def failures(target: TargetArgument, json: JsonOption = False) -> None:
+def failures(target: TargetArgument, timeout: TimeoutOption = 30, json: JsonOption = False) -> None:
     """The input rows that have no answer, and why."""
     from bulkinfer.display import print_lines, print_table
-    from bulkinfer.store import Reader
+    from bulkinfer.store import open_reader
 
     with json_errors(json):
         database, name = resolve_target(target)
-        with Reader.open(database) as reader:
+        with open_reader(database, timeout) as reader:
             found = list(reader.failures(name))
     counts: dict[str, int] = {}
     for failure in found:
@@ -202,13 +209,14 @@ def query(
         str, typer.Argument(help="One statement that reads. Tables: answers, documents, failures, runs, ...")
     ],
     format: Annotated[QueryFormat, typer.Option(help="How to print.")] = QueryFormat.TABLE,  # noqa: A002  # the flag's name
+    timeout: TimeoutOption = 30,
 ) -> None:
     """Ask the database in SQL. Read-only: it can change nothing and read no other file."""
     from bulkinfer.display import print_table
-    from bulkinfer.store import Reader
+    from bulkinfer.store import open_reader
 
     database, _ = resolve_target(target)
-    with Reader.open(database) as reader:
+    with open_reader(database, timeout) as reader:
         result = reader.query(sql)
         match format:
             case QueryFormat.TABLE:
@@ -226,14 +234,15 @@ def query(
 def export(
     job: JobArgument,
     to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Parquet, JSONL or CSV, by the ending.")],
+    timeout: TimeoutOption = 30,
 ) -> None:
     """Write every input row, in input order, with its answer or with why it has none."""
     from bulkinfer.display import print_lines
     from bulkinfer.job import load_job
-    from bulkinfer.store import Reader, export_answers
+    from bulkinfer.store import export_answers, open_reader
 
     loaded = load_job(job)
-    with Reader.open(loaded.database_path) as reader:
+    with open_reader(loaded.database_path, timeout) as reader:
         num_rows = export_answers(reader, loaded.spec.name, to)
     print_lines([f"{num_rows:,} rows written to {to}"])
 
@@ -279,15 +288,18 @@ def resolve_target(target: Path) -> tuple[Path, str | None]:
 
 def read_current_status(database: Path, name: str | None) -> Mapping[str, object]:
     """The live run's own word while one lives; else what the database says of the last run of each job."""
-    from bulkinfer.store import Reader, read_holder, read_status
+    from bulkinfer.store import Reader, RemoteReader, read_holder, read_status
 
     holder = read_holder(database)
     if holder is not None:
-        told = read_status(database) or {}
-        about = {**asdict(holder), "status": RunStatus.RUNNING, "database": str(database)}
+        found = {**asdict(holder), "database": str(database)}
+        written = read_status(database) or {}
         # Before its first commit, the file beside a database is still the one of the run before.
-        is_of_this_run = told.get("pid") == holder.pid and str(told.get("updated_at", "")) >= holder.started_at
-        return {**about, **told, "status": RunStatus.RUNNING} if is_of_this_run else about
+        if written.get("pid") == holder.pid and str(written.get("updated_at", "")) >= holder.started_at:
+            found |= written
+        with suppress(StoreLocked):  # it has just begun, or is stopped
+            found |= RemoteReader(database, holder, STATUS_TIMEOUT_S).status()
+        return found | {"status": RunStatus.RUNNING}
     with Reader.open(database) as reader:
         runs = [asdict(run) for run in reader.summary(name)]
     if not runs:

@@ -26,6 +26,7 @@ from bulkinfer.events import (
     Progress,
     RunEnded,
     RunStarted,
+    Warned,
 )
 
 PLAIN_LINE_EVERY_S = 5.0
@@ -59,6 +60,8 @@ class RunDisplay:
             case RunStarted():
                 size = format_bytes(event.input_size_bytes)
                 self._say(f"{event.job}: {event.num_source_files:,} input file(s), {size}; database {event.database}")
+            case Warned():
+                self._say(f"warning: {event.message}")
             case EngineStarting():
                 self._state = f"loading {event.model}"
                 self._say(("restarting the engine: " if event.restarts else "") + self._state)

@@ -23,6 +23,13 @@ class RunStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class Warned:
+    """Something is not as it should be, and the run goes on without it."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class EngineStarting:
     """The first document to do was found, so the model is being loaded; or it is loaded again after a death."""
 
@@ -98,5 +105,5 @@ class RunEnded:
     summary: Mapping[str, JsonValue]
 
 
-Event = RunStarted | EngineStarting | EngineStarted | EngineRestarting | Draining | Progress | RunEnded
+Event = RunStarted | Warned | EngineStarting | EngineStarted | EngineRestarting | Draining | Progress | RunEnded
 EventSink = Callable[[Event], None]

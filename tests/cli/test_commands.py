@@ -261,6 +261,36 @@ def test_the_last_folder_of_the_database_is_made(folder: JobFolder) -> None:
     assert (folder.path / "new/out.duckdb").exists()
 
 
+def test_a_run_can_be_asked_while_it_writes(slow: JobFolder) -> None:
+    lines = slow.input.read_bytes().splitlines()
+    slow.input.write_bytes(b"\n".join([b"broken", *lines]) + b"\n")
+    run = start("run", slow.job_path, "--quiet")
+    try:
+        count = "select (select count(*) from answers)"
+        wait_until(
+            lambda: bulkinfer("query", slow.job_path, count, "--format", "csv").stdout.split()[-1:] not in ([], ["0"]),
+            "answers on disk",
+        )
+        status = json.loads(bulkinfer("status", slow.database, "--json").stdout)
+        assert (status["status"], status["pid"], status["documents"]["failed"]) == ("running", run.pid, 1)
+        failed = json.loads(bulkinfer("failures", slow.job_path, "--json").stdout)
+        assert failed["counts"] == {"unreadable_row": 1}
+        target = slow.path / "answers.jsonl"
+        exported = bulkinfer("export", slow.job_path, "--to", target)
+        assert exported.returncode == 0, exported.stderr
+        found = [json.loads(line)["status"] for line in target.read_text().splitlines()]
+        assert found[0] == "failed"
+        assert "answered" in found
+        refused = bulkinfer("query", slow.job_path, "delete from results")
+        assert (refused.returncode, "DELETE" in refused.stderr) == (2, True)
+        run.kill()  # its socket stays behind
+        run.communicate(timeout=LIMIT_S)
+        assert int(bulkinfer("query", slow.job_path, count, "--format", "csv").stdout.split()[-1]) > 0
+        assert "ended without a word" in bulkinfer("status", slow.job_path).stdout
+    finally:
+        run.kill()
+
+
 def test_a_second_run_is_exit_code_75_and_names_the_first(slow: JobFolder) -> None:
     first = start("run", slow.job_path, "--quiet")
     try:
@@ -269,7 +299,6 @@ def test_a_second_run_is_exit_code_75_and_names_the_first(slow: JobFolder) -> No
         assert second.returncode == 75
         assert str(first.pid) in second.stderr
         assert json.loads(second.stdout)["status"] == "locked"
-        assert bulkinfer("query", slow.job_path, "select 1").returncode == 75
         status = json.loads(bulkinfer("status", slow.job_path, "--json").stdout)
         assert (status["status"], status["pid"]) == ("running", first.pid)
     finally:

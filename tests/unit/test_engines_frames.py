@@ -22,9 +22,8 @@ from bulkinfer.engines.frames import (
     encode_child_frame,
     encode_parent_frame,
     encode_request,
-    read_frame,
-    send_frame,
 )
+from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, Message, Rejection
 from tests.engine_support import simulated_spec, vllm_spec
 

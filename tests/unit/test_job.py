@@ -124,7 +124,12 @@ def test_defaults(load: Load) -> None:
             "max_restarts": 3,
             "grace_s": 30.0,
         },
-        "output": {"database": "a.duckdb"},
+        "output": {
+            "database": "a.duckdb",
+            "lock_timeout_s": 10.0,
+            "stall_timeout_s": 300.0,
+            "client_timeout_s": 30.0,
+        },
     }
 
 

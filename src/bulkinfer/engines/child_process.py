@@ -21,10 +21,9 @@ from bulkinfer.engines.frames import (
     Start,
     decode_child_frame,
     encode_parent_frame,
-    read_frame,
-    send_frame,
 )
 from bulkinfer.errors import EngineError
+from bulkinfer.framing import read_frame, send_frame
 
 _SEND_TIMEOUT_S = 30
 _CLOSE_TIMEOUT_S = 5.0

@@ -1,21 +1,17 @@
 """What the runner's process and the engine's process say to each other over their socket.
 
-A frame is 4 bytes of length (big-endian) and that many bytes of JSON: a list of the frame's name and its content.
+A frame (`framing`) is JSON: a list of the frame's name and its content.
 Document hashes travel as hexadecimal text.
 """
 
-import socket
-import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec
 from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, FailureCode, Message, Rejection
-
-_LENGTH = struct.Struct("!I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +62,6 @@ class ChildFailure:
 
 
 ChildFrame = Events | ChildFailure
-
-
-def send_frame(connection: socket.socket, body: bytes) -> None:
-    """Send one encoded frame. Raises OSError if the other side is gone or does not read within the time limit."""
-    connection.sendall(_LENGTH.pack(len(body)) + body)
-
-
-def read_frame(stream: BinaryIO) -> bytes | None:
-    """Wait for the next frame; None at the end of the socket, also in the middle of a frame."""
-    header = stream.read(_LENGTH.size)
-    if len(header) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(header)
-    body = stream.read(length)
-    return body if len(body) == length else None
 
 
 def encode_request(request: EngineRequest) -> bytes:

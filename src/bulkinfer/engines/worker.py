@@ -34,12 +34,11 @@ from bulkinfer.engines.frames import (
     Submit,
     decode_parent_frame,
     encode_child_frame,
-    read_frame,
-    send_frame,
 )
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
+from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import Completion, EngineEvent, EngineStats, Rejection
 
 _PR_SET_PDEATHSIG = 1

@@ -26,7 +26,7 @@ from bulkinfer.errors import (
     StoreError,
     TooManyFailures,
 )
-from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted
+from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted, Warned
 from bulkinfer.job import FailureLimit
 from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
@@ -36,7 +36,7 @@ from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.window import Returned, Window
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner
-from bulkinfer.store import RunRecord, Store, TaskRecord
+from bulkinfer.store import CommitLimits, RunRecord, Store, TaskRecord
 
 TICK_S = 0.25
 """How long the loop waits for something to happen before it looks at signals and tells its progress."""
@@ -53,7 +53,9 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink) -> RunReport:
     with ExitStack() as stack:
         stop = stack.enter_context(watch_signals())
         committed: SimpleQueue[Commit] = SimpleQueue()
-        store = Store.open(plan.job.database_path, job=str(plan.job.path), on_commit=committed.put)
+        output = plan.job.spec.output
+        limits = CommitLimits(lock_wait_s=output.lock_timeout_s, stall_limit_s=output.stall_timeout_s)
+        store = Store.open(plan.job.database_path, job=str(plan.job.path), on_commit=committed.put, limits=limits)
         stack.callback(store.close)
         run = Run(plan, options, emit, store, engine, stop, committed)
         stack.callback(run.close)
@@ -262,6 +264,10 @@ class Run:
         )
 
         store.status_source = self._describe_status
+        try:
+            store.listen(plan.job.spec.output.client_timeout_s)
+        except StoreError as error:
+            self._emit(Warned(f"{error}; `query`, `failures` and `export` work after the run"))
         self._emit(
             RunStarted(
                 name,

@@ -6,24 +6,28 @@ from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
+from bulkinfer.store.remote import DEFAULT_TIMEOUT_S, RemoteReader, open_reader
 from bulkinfer.store.reports import OpenFailure, RunSummary
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.status import read_status, write_status
 from bulkinfer.store.writer import Store
 
 __all__ = [
+    "DEFAULT_TIMEOUT_S",
     "CommitLimits",
     "DocumentCounts",
     "Holder",
     "OpenFailure",
     "QueryResult",
     "Reader",
+    "RemoteReader",
     "RunRecord",
     "RunSummary",
     "Store",
     "TaskRecord",
     "export_answers",
     "is_database",
+    "open_reader",
     "read_holder",
     "read_status",
     "write_status",

@@ -7,8 +7,10 @@ it anew and tries again. The caller holds the run lock.
 import ctypes
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -21,6 +23,8 @@ from bulkinfer.store.database import explain_error, open_for_writing
 _T = TypeVar("_T")
 _MIN_DATABASE_BYTES = 3 * 4096
 """DuckDB's three headers."""
+_CLOSE_LIMIT_S = 10.0
+_CLOSE_PAUSE_S = 0.01
 _FAULTS = (duckdb.Error, StoreError)
 _Transaction = Callable[[duckdb.DuckDBPyConnection], _T]
 
@@ -99,9 +103,11 @@ class Connections:
         """Close everything, without a checkpoint. Nothing happens in a forked child: it would delete the log."""
         if os.getpid() != self._pid:
             return
+        for cursor in list(self._cursors):
+            _interrupt(cursor)
         with self._reading:
             for cursor in list(self._cursors):
-                cursor.close()
+                _close_soon(cursor)
             self._lookup_cursor = None
             if self._connection is not None:
                 self._connection.close()
@@ -143,6 +149,26 @@ class Connections:
         result = transaction(self._connection)
         self._connection.commit()
         return result
+
+
+def _interrupt(cursor: duckdb.DuckDBPyConnection) -> None:
+    with suppress(duckdb.ConnectionException):  # closed already
+        cursor.interrupt()
+
+
+def _close_soon(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Close a connection that another thread may be using: DuckDB refuses that while a statement runs."""
+    until_s = time.monotonic() + _CLOSE_LIMIT_S
+    while True:
+        try:
+            cursor.close()
+        except duckdb.Error:
+            if time.monotonic() > until_s:
+                return
+            _interrupt(cursor)
+            time.sleep(_CLOSE_PAUSE_S)
+        else:
+            return
 
 
 def _find_inode(path: Path) -> tuple[int, int] | None:

@@ -16,6 +16,9 @@ import pyarrow.parquet
 
 from bulkinfer.errors import JobError
 from bulkinfer.store.reader import Reader
+from bulkinfer.store.remote import RemoteReader
+
+AnyReader = Reader | RemoteReader
 
 _BATCH_ROWS = 20_000
 
@@ -76,7 +79,7 @@ class _Stream(Protocol):
         """Write all of it."""
 
 
-def export_answers(reader: Reader, name: str, file: Path) -> int:
+def export_answers(reader: AnyReader, name: str, file: Path) -> int:
     """Write all input rows of the job's newest run, and return how many.
 
     Columns: document_id, source, row, status (answered, failed or unanswered), output, value, finish_reason, token
@@ -91,7 +94,7 @@ def export_answers(reader: Reader, name: str, file: Path) -> int:
         return write(reader, name, stream)
 
 
-def _choose_writer(file: Path) -> Callable[[Reader, str, IO[bytes]], int]:
+def _choose_writer(file: Path) -> Callable[[AnyReader, str, IO[bytes]], int]:
     match file.suffixes:
         case [*_, ".parquet"]:
             return _write_parquet
@@ -104,22 +107,22 @@ def _choose_writer(file: Path) -> Callable[[Reader, str, IO[bytes]], int]:
     raise JobError(f"{file}: the ending says the format, and must be .parquet, .jsonl, .jsonl.gz or .csv")
 
 
-def _write_parquet(reader: Reader, name: str, stream: IO[bytes]) -> int:
+def _write_parquet(reader: AnyReader, name: str, stream: IO[bytes]) -> int:
     with pyarrow.parquet.ParquetWriter(stream, _SCHEMA, compression="zstd") as writer:
         return _write_batches(reader, name, _COLUMNS, lambda batch: writer.write_batch(batch.cast(_SCHEMA)))
 
 
-def _write_csv(reader: Reader, name: str, stream: IO[bytes]) -> int:
+def _write_csv(reader: AnyReader, name: str, stream: IO[bytes]) -> int:
     with pyarrow.csv.CSVWriter(stream, _SCHEMA) as writer:
         return _write_batches(reader, name, _COLUMNS, lambda batch: writer.write_batch(batch.cast(_SCHEMA)))
 
 
-def _write_jsonl_gz(reader: Reader, name: str, stream: IO[bytes]) -> int:
+def _write_jsonl_gz(reader: AnyReader, name: str, stream: IO[bytes]) -> int:
     with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=3, mtime=0) as packed:
         return _write_jsonl(reader, name, packed)
 
 
-def _write_jsonl(reader: Reader, name: str, stream: _Stream) -> int:
+def _write_jsonl(reader: AnyReader, name: str, stream: _Stream) -> int:
     def write(batch: pa.RecordBatch) -> None:
         lines: list[str] = batch.column("line").to_pylist()
         stream.write("".join(f"{line}\n" for line in lines).encode())
@@ -127,7 +130,7 @@ def _write_jsonl(reader: Reader, name: str, stream: _Stream) -> int:
     return _write_batches(reader, name, _LINES, write)
 
 
-def _write_batches(reader: Reader, name: str, sql: str, write: Callable[[pa.RecordBatch], None]) -> int:
+def _write_batches(reader: AnyReader, name: str, sql: str, write: Callable[[pa.RecordBatch], None]) -> int:
     num_rows = 0
     for batch in reader.iter_arrow(sql, {"name": name}, _BATCH_ROWS):
         write(batch)

@@ -10,6 +10,8 @@ import shutil
 import stat
 import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bulkinfer.errors import StoreError
@@ -46,6 +48,24 @@ def status_path(database: Path) -> Path:
 def wal_path(database: Path) -> Path:
     """`<database>.wal`: DuckDB's write-ahead log. It holds commits that are not in the database file yet."""
     return _beside(database, ".wal")
+
+
+def socket_path(database: Path) -> Path:
+    """`<database>.sock`: where a live run answers questions."""
+    return _beside(database, ".sock")
+
+
+@contextmanager
+def reach_socket(path: Path) -> Iterator[str]:
+    """A name for a socket that is short enough, valid within the block: an address holds 107 bytes, a path more.
+
+    Raises OSError when its folder cannot be opened.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def is_database(path: Path) -> bool:

@@ -16,11 +16,11 @@ import duckdb
 import pyarrow as pa
 
 from bulkinfer.errors import JobError, StoreError
-from bulkinfer.store import reports
+from bulkinfer.records import JsonValue
 from bulkinfer.store.database import check_schema, connect_read_only, explain_error, explain_open_error
 from bulkinfer.store.lock import locked_error, read_holder
 from bulkinfer.store.paths import check_is_database, resolve_database
-from bulkinfer.store.reports import OpenFailure, RunSummary
+from bulkinfer.store.reports import Reports
 
 _FETCH_ROWS = 1_000
 _READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
@@ -43,7 +43,7 @@ class QueryResult:
     rows: Iterator[tuple[object, ...]]
 
 
-class Reader:
+class Reader(Reports):
     """One connection, for one thread. Close it, or use it in a `with` statement."""
 
     def __init__(self, path: Path, connection: duckdb.DuckDBPyConnection, close: Callable[[], None]) -> None:
@@ -84,14 +84,15 @@ class Reader:
         self.close()
 
     def interrupt(self) -> None:
-        """End a query that runs in another thread; that thread gets a JobError."""
-        self._connection.interrupt()
+        """End a query that runs in another thread; that thread gets a StoreError."""
+        with suppress(duckdb.ConnectionException):  # closed already
+            self._connection.interrupt()
 
     def query(self, sql: str) -> QueryResult:
         """Run one statement that reads. Rows come as they are read, in bounded memory.
 
         Raises JobError when it is not exactly one SELECT or EXPLAIN without parameters, and for any error in it; so
-        does walking the rows.
+        does walking the rows. Raises StoreError when the reader is interrupted or closed meanwhile.
         """
         statement = self._parse(sql)
         with _told_to_user():
@@ -100,27 +101,17 @@ class Reader:
             columns = tuple(str(column[0]) for column in self._connection.description or ())
         return QueryResult(columns, self._iter_rows())
 
-    def names(self) -> list[str]:
-        """The jobs that ran into this database, sorted. Raises StoreError."""
-        return reports.read_names(self.select)
-
-    def summary(self, name: str | None = None) -> list[RunSummary]:
-        """The last run of each job, or of one, by name. Raises StoreError."""
-        return reports.read_runs(self.select, name)
-
-    def failures(self, name: str | None = None) -> Iterator[OpenFailure]:
-        """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
-        return reports.iter_failures(self.select, name)
-
-    def iter_arrow(self, sql: str, parameters: Mapping[str, object], num_rows: int) -> Iterator[pa.RecordBatch]:
+    def iter_arrow(self, sql: str, parameters: Mapping[str, JsonValue], num_rows: int) -> Iterator[pa.RecordBatch]:
         """Run bulkinfer's own SQL; batches of about `num_rows` rows, as they are read. Raises StoreError."""
         with self._told_as_ours():
+            self._check_reads(sql)
             self._begin_read_only()
             yield from self._connection.sql(sql, params=dict(parameters)).to_arrow_reader(num_rows)
 
-    def select(self, sql: str, parameters: Mapping[str, object]) -> Iterator[tuple[Any, ...]]:
+    def select(self, sql: str, parameters: Mapping[str, JsonValue]) -> Iterator[tuple[Any, ...]]:
         """Run bulkinfer's own SQL; rows as DuckDB gives them, each column in its own Python type. Raises StoreError."""
         with self._told_as_ours():
+            self._check_reads(sql)
             self._begin_read_only()
             self._connection.execute(sql, dict(parameters))
             while rows := self._connection.fetchmany(_FETCH_ROWS):
@@ -128,13 +119,17 @@ class Reader:
 
     def _parse(self, sql: str) -> duckdb.Statement:
         with _told_to_user():
-            statements = self._connection.extract_statements(sql)
+            statement = self._check_reads(sql)
+        if statement.named_parameters:
+            raise JobError("the statement has parameters ($name, ?); write their values into it")
+        return statement
+
+    def _check_reads(self, sql: str) -> duckdb.Statement:
+        statements = self._connection.extract_statements(sql)
         if len(statements) != 1:
             raise JobError(f"expected one SQL statement, found {len(statements)}")
         if statements[0].type not in _READING:
             raise JobError(f"only statements that read are run: SELECT or EXPLAIN, not {statements[0].type.name}")
-        if statements[0].named_parameters:
-            raise JobError("the statement has parameters ($name, ?); write their values into it")
         return statements[0]
 
     def _begin_read_only(self) -> None:
@@ -178,8 +173,8 @@ def _told_to_user() -> Iterator[None]:
             yield
         except _USER_ERRORS as error:
             raise JobError(f"the SQL statement cannot be run: {error}") from error
-        except duckdb.InterruptException as error:
-            raise JobError("the SQL statement was interrupted") from error
+        except (duckdb.InterruptException, duckdb.ConnectionException) as error:
+            raise StoreError("the SQL statement was interrupted") from error
         except duckdb.Error as error:
             kind = type(error).__name__
             # Such a text may quote an answer ("could not convert string '...'"), and nothing stored goes into messages.

@@ -1,5 +1,6 @@
 """What `status` and `failures` tell of a database: its jobs, their last runs, and the rows that have no answer."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +11,8 @@ import orjson
 
 from bulkinfer.records import FailureCode, JsonValue, RunStatus
 
-Select = Callable[[str, Mapping[str, object]], Iterator[tuple[Any, ...]]]
-"""`Reader.select`."""
+Select = Callable[[str, Mapping[str, JsonValue]], Iterator[tuple[Any, ...]]]
+"""`Reports.select`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +66,27 @@ _FAILURES = """
 """
 
 
-def read_names(select: Select) -> list[str]:
-    """The jobs that ran into this database, sorted. Raises StoreError."""
-    return [name for (name,) in select("select name from newest_runs order by name", {})]
+class Reports(ABC):
+    """What every way of reading a database can tell of it."""
 
+    @abstractmethod
+    def select(self, sql: str, parameters: Mapping[str, JsonValue]) -> Iterator[tuple[Any, ...]]:
+        """Run bulkinfer's own SQL; rows as DuckDB gives them, each column in its own Python type. Raises StoreError."""
 
-def read_runs(select: Select, name: str | None = None) -> list[RunSummary]:
-    """The last run of each job, or of one, by name. Raises StoreError."""
-    lines = list(select(_RUNS, {"name": name}))  # all of them first: a reader answers one question at a time
-    return [_summarize(select, line) for line in lines]
+    def names(self) -> list[str]:
+        """The jobs that ran into this database, sorted. Raises StoreError."""
+        return [name for (name,) in self.select("select name from newest_runs order by name", {})]
 
+    def summary(self, name: str | None = None) -> list[RunSummary]:
+        """The last run of each job, or of one, by name. Raises StoreError."""
+        lines = list(self.select(_RUNS, {"name": name}))  # all of them first: a reader answers one question at a time
+        return [_summarize(self.select, line) for line in lines]
 
-def iter_failures(select: Select, name: str | None = None) -> Iterator[OpenFailure]:
-    """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
-    for line in select(_FAILURES, {"name": name}):
-        name_, source, row, document_id, document_hash, code, *rest = line
-        yield OpenFailure(name_, source, row, document_id, document_hash, FailureCode(code), *rest)
+    def failures(self, name: str | None = None) -> Iterator[OpenFailure]:
+        """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
+        for line in self.select(_FAILURES, {"name": name}):
+            name_, source, row, document_id, document_hash, code, *rest = line
+            yield OpenFailure(name_, source, row, document_id, document_hash, FailureCode(code), *rest)
 
 
 def _summarize(select: Select, line: tuple[Any, ...]) -> RunSummary:

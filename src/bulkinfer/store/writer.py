@@ -32,6 +32,7 @@ from bulkinfer.store import lookups, runs
 from bulkinfer.store.commit import commit_pending
 from bulkinfer.store.connections import Connections
 from bulkinfer.store.database import explain_error
+from bulkinfer.store.listener import Listener
 from bulkinfer.store.lock import RunLock
 from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import prepare_folder, resolve_database, status_path, wal_path
@@ -69,6 +70,7 @@ class Store:
         self._database_id = ""
         self._num_commits = 0
         self._is_closed = False
+        self._listener: Listener | None = None
 
     @classmethod
     def open(
@@ -174,6 +176,14 @@ class Store:
         cursor = self._connections.create_cursor()
         return Reader(self.path, cursor, cursor.close)
 
+    def listen(self, client_timeout_s: float) -> None:
+        """Answer the questions of other processes on a socket beside the database, until `close`.
+
+        A client that says nothing or does not read for `client_timeout_s` seconds is dropped. Raises StoreError when
+        there can be no socket; a run can do without.
+        """
+        self._listener = Listener(self.path, self.create_reader, self._describe, client_timeout_s)
+
     def end_run(self, status: RunStatus, exit_code: int, summary: Mapping[str, JsonValue]) -> None:
         """Flush, then record how the run ended. Raises StoreError."""
         run, _ = self._begun()
@@ -193,6 +203,7 @@ class Store:
             return
         self._is_closed = True
         try:
+            self._stop_listener()
             self._stop_writer()
             self._connections.checkpoint()
             self._connections.check_file()
@@ -262,8 +273,15 @@ class Store:
         return unknown
 
     def _write_status(self) -> None:
+        write_status(self.path, self._describe())
+
+    def _describe(self) -> Mapping[str, JsonValue]:
         status = {} if self.status_source is None else self.status_source()
-        write_status(self.path, {**status, "database_id": self._database_id, "num_commits": self._num_commits})
+        return {**status, "database_id": self._database_id, "num_commits": self._num_commits}
+
+    def _stop_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
 
     def _stop_writer(self) -> None:
         self._queue.close()

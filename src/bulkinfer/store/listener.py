@@ -1,0 +1,231 @@
+"""The run's side of the socket `<database>.sock`: answers read-only questions while the run writes.
+
+It can slow a run down, and do no more to it: each client has a connection of its own that cannot write, a limit on how
+long it may say nothing or not read, and is dropped when the run wants its database for itself.
+"""
+
+import os
+import select
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bulkinfer.errors import JobError, StoreError
+from bulkinfer.framing import FrameTooLongError, read_frame, send_frame
+from bulkinfer.records import JsonValue
+from bulkinfer.store.paths import reach_socket, socket_path
+from bulkinfer.store.reader import Reader
+from bulkinfer.store.wire import (
+    MAX_REQUEST_BYTES,
+    Ask,
+    Columns,
+    Done,
+    Lines,
+    Question,
+    Refused,
+    Reply,
+    Rows,
+    Standing,
+    Working,
+    decode_question,
+    encode_reply,
+)
+
+MAX_CLIENTS = 8
+_BACKLOG = 32
+_TURN_S = 0.5
+_PAUSE_S = 0.01
+_SIGN_OF_LIFE_EVERY_S = 2.0
+_JOIN_LIMIT_S = 5.0
+_ROWS_PER_FRAME = 1_000
+_GONE = "the run ended or had to reopen its database meanwhile; try again"
+
+
+@dataclass(slots=True, eq=False)
+class _Client:
+    """One connection and its thread. The lock keeps two threads' frames apart."""
+
+    connection: socket.socket
+    reader: Reader | None = None
+    is_asked: bool = False
+    is_over: bool = False
+    told_s: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def tell(self, reply: Reply) -> None:
+        """Send. Raises OSError when the client is gone or does not read."""
+        with self.lock:
+            send_frame(self.connection, encode_reply(reply))
+            self.told_s = time.monotonic()
+
+    def give_sign_of_life(self) -> None:
+        """Unless its own thread is sending; a client that is gone is found by that thread."""
+        if self.is_asked and time.monotonic() - self.told_s > _SIGN_OF_LIFE_EVERY_S and self.lock.acquire(timeout=0):
+            try:
+                if not self.is_over and select.select([], [self.connection], [], 0)[1]:
+                    send_frame(self.connection, encode_reply(Working()))
+                    self.told_s = time.monotonic()
+            except (OSError, ValueError):
+                self.interrupt(can_still_be_told=False)
+            finally:
+                self.lock.release()
+
+    def interrupt(self, *, can_still_be_told: bool) -> None:
+        """End what it waits for: a statement, a question that does not come, or a client that does not read."""
+        reader = self.reader
+        if reader is not None:
+            reader.interrupt()
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RD if can_still_be_told else socket.SHUT_RDWR)
+
+
+class Listener:
+    """From its construction to `close`. `client_timeout_s`: how long a client may say nothing, or not read."""
+
+    def __init__(
+        self,
+        database: Path,
+        create_reader: Callable[[], Reader],
+        read_status: Callable[[], Mapping[str, JsonValue]],
+        client_timeout_s: float,
+    ) -> None:
+        """Bind and begin to answer. The caller holds the run lock: a socket that is there already is a dead run's.
+
+        Raises StoreError when there can be no socket: the run can do without.
+        """
+        self._create_reader = create_reader
+        self._read_status = read_status
+        self._client_timeout_s = client_timeout_s
+        self._path = socket_path(database)
+        self._socket = _bind(self._path)
+        self._clients: list[_Client] = []
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="bulkinfer-listener", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more clients, end those that are there, and remove the socket. Within about ten seconds."""
+        self._is_closing = True
+        with suppress(OSError):
+            self._path.unlink()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._thread.join(_JOIN_LIMIT_S)
+        self._socket.close()
+        began_s = time.monotonic()
+        while self._clients and (waited_s := time.monotonic() - began_s) < _JOIN_LIMIT_S:
+            for client in list(self._clients):
+                client.interrupt(can_still_be_told=waited_s < _JOIN_LIMIT_S / 2)
+            time.sleep(_PAUSE_S)
+
+    def _run(self) -> None:
+        while not self._is_closing:
+            self._accept()
+            for client in list(self._clients):
+                if _has_hung_up(client.connection):
+                    client.interrupt(can_still_be_told=False)
+                client.give_sign_of_life()
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:  # nobody came, or no descriptor is free
+            return
+        connection.settimeout(self._client_timeout_s)
+        client = _Client(connection)
+        self._clients.append(client)
+        threading.Thread(target=self._serve, args=(client,), name="bulkinfer-client", daemon=True).start()
+
+    def _serve(self, client: _Client) -> None:
+        """The life of one client."""
+        try:
+            with suppress(OSError, FrameTooLongError, ValueError), client.connection.makefile("rb") as stream:
+                body = read_frame(stream, MAX_REQUEST_BYTES)
+                if body is not None:
+                    self._answer(client, decode_question(body))
+        finally:
+            with client.lock:
+                client.is_over = True
+            client.connection.close()
+            self._clients.remove(client)
+
+    def _answer(self, client: _Client, question: Question) -> None:
+        client.is_asked = True
+        if len(self._clients) > MAX_CLIENTS:
+            client.tell(Refused(is_statement=False, message=f"{MAX_CLIENTS} others are asking already; try again"))
+            return
+        try:
+            for reply in self._iter_replies(client, question):
+                client.tell(reply)
+            client.tell(Done())
+        except StoreError:
+            client.tell(Refused(is_statement=False, message=_GONE))
+        except JobError as error:
+            client.tell(Refused(is_statement=True, message=str(error)))
+
+    def _iter_replies(self, client: _Client, question: Question) -> Iterator[Reply]:
+        if question.ask is Ask.STATUS:
+            yield Standing(self._read_status())
+            return
+        reader = client.reader = self._create_reader()
+        parameters = question.parameters or {}
+        try:
+            match question.ask:
+                case Ask.QUERY:
+                    result = reader.query(question.sql)
+                    yield Columns(result.columns)
+                    yield from _iter_rows(result.rows)
+                case Ask.SELECT:
+                    yield from _iter_rows(reader.select(question.sql, parameters))
+                case Ask.ARROW:
+                    yield from map(Lines, reader.iter_arrow(question.sql, parameters, question.num_rows))
+        finally:
+            client.reader = None
+            reader.close()
+
+
+def _iter_rows(rows: Iterator[tuple[object, ...]]) -> Iterator[Rows]:
+    gathered: list[tuple[object, ...]] = []
+    for row in rows:
+        gathered.append(row)
+        if len(gathered) == _ROWS_PER_FRAME:
+            yield Rows(gathered)
+            gathered = []
+    if gathered:
+        yield Rows(gathered)
+
+
+def _bind(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        _remove_stale(path)
+        os.fchmod(listening.fileno(), 0o600)  # before it has a name: nobody else may connect, not even for an instant
+        with reach_socket(path) as address:
+            listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.settimeout(_TURN_S)
+    except OSError as error:
+        listening.close()
+        raise StoreError(f"{path}: no socket can be made: {error.strerror}") from error
+    return listening
+
+
+def _remove_stale(path: Path) -> None:
+    """The socket of a run that is dead; what is no socket is not ours to remove, and `bind` will refuse."""
+    with suppress(FileNotFoundError):
+        if stat.S_ISSOCK(path.lstat().st_mode):
+            path.unlink()
+
+
+def _has_hung_up(connection: socket.socket) -> bool:
+    poll = select.poll()
+    try:
+        poll.register(connection, select.POLLRDHUP)
+    except ValueError:  # closed meanwhile
+        return False
+    return bool(poll.poll(0))
