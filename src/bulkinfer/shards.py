@@ -4,8 +4,10 @@ A shard bounds what is held in memory and what can be ordered together; it is no
 Resume never looks at shards: what is done is known by content alone.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from uuid import UUID
@@ -233,3 +235,20 @@ def _count_chars(value: JsonValue) -> int:
             return sum(_count_chars(part) for part in value)
         case _:
             return 0
+
+
+def prepare_next(shards: Iterator[Shard]) -> Future[Shard | None]:
+    """Take the next shard in a thread of its own; None at the end. What planning raises, the future raises.
+
+    Not in a pool: Python waits for a pool's threads at its end, however long a read from a dead network disk takes.
+    """
+    shard: Future[Shard | None] = Future()
+
+    def prepare() -> None:
+        try:
+            shard.set_result(next(shards, None))
+        except BaseException as error:  # noqa: BLE001 - the future hands it on
+            shard.set_exception(error)
+
+    threading.Thread(target=prepare, name="bulkinfer-planner", daemon=True).start()
+    return shard

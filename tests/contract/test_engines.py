@@ -1,6 +1,7 @@
 """One contract for all engines: what the runner may rely on, whatever is behind the port."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -177,7 +178,7 @@ def test_a_killed_child_is_an_exit_code(child: ChildEngine) -> None:
     os.kill(get_pid(child), signal.SIGKILL)
     error = poll_until_error(child, 10)
     assert isinstance(error, EngineDied)
-    assert str(error) == "the engine ended: killed by SIGKILL"
+    assert str(error).startswith("the engine ended: killed by SIGKILL")
     wait_until(lambda: not is_alive(get_pid(child)), 5)
     with pytest.raises(EngineDied, match="not running"):
         child.submit([make_request("a")])
@@ -203,14 +204,17 @@ def test_a_submit_to_a_child_that_has_just_died_is_reported_by_poll(child: Child
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: not is_alive(pid), 5)
     child.submit([make_request("b")])
-    assert str(poll_until_error(child, 10)) == "the engine ended: killed by SIGKILL"
+    assert str(poll_until_error(child, 10)).startswith("the engine ended: killed by SIGKILL")
 
 
 def test_an_engine_that_raises_says_what_but_never_quotes() -> None:
     engine = create_child(faults=[{"match": "BAD", "kind": "raise"}])
     start_and_wait(engine)
     engine.submit([make_request("a", "BAD secret")])
-    assert str(poll_until_error(engine, 10)) == "the engine ended: exit code 3: ScriptedFaultError"
+    said = str(poll_until_error(engine, 10))
+    assert re.fullmatch(r"the engine ended: exit code 3: ScriptedFaultError at .*, simulated\.py:\d+ _end", said), (
+        "what and where, and nothing of the request"
+    )
     engine.close()
 
 
@@ -223,6 +227,67 @@ def test_a_child_that_hangs_is_killed_when_its_time_is_up() -> None:
     assert isinstance(error, EngineDied)
     assert str(error) == "the engine gave no sign of life for 0.5 s"
     assert not is_alive(pid)
+    engine.close()
+
+
+def test_a_step_that_hangs_ends_the_child_and_says_where(tmp_path: Path) -> None:
+    spec = replace(simulated_spec(in_child=True, faults=[{"match": "BAD", "kind": "hang"}]), step_timeout_s=0.3)
+    log_path = tmp_path / "engine.log"
+    engine = ChildEngine(spec, start_timeout_s=30, silence_timeout_s=60, log_path=log_path)
+    start_and_wait(engine)
+    engine.submit([make_request("a", "BAD secret")])
+    error = poll_until_error(engine, 30)
+    assert isinstance(error, EngineDied)
+    assert "one engine step took more than 0.3 s" in str(error)
+    assert str(error).endswith(f"; its log: {log_path}")
+    log = log_path.read_text()
+    assert "simulated.py" in log
+    assert "in step" in log
+    assert "secret" not in log
+    engine.close()
+
+
+def test_steps_within_their_limit_may_go_on_for_long() -> None:
+    spec = replace(simulated_spec(in_child=True, seconds_per_output_token=0.1), step_timeout_s=0.5)
+    engine = ChildEngine(spec, start_timeout_s=30, silence_timeout_s=60)
+    start_and_wait(engine)
+    engine.submit([make_request("a"), make_request("b")])
+    assert {type(outcome) for outcome in collect_outcomes(engine, 2)} == {Completion}
+    engine.close()
+
+
+def test_a_crash_in_native_code_names_its_signal_and_leaves_its_place_in_the_log(tmp_path: Path) -> None:
+    spec = simulated_spec(in_child=True, faults=[{"match": "BAD", "kind": "crash"}])
+    engine = ChildEngine(spec, start_timeout_s=30, silence_timeout_s=60, log_path=tmp_path / "engine.log")
+    start_and_wait(engine)
+    engine.submit([make_request("a", "BAD secret")])
+    assert str(poll_until_error(engine, 30)).startswith("the engine ended: killed by SIGSEGV")
+    log = (tmp_path / "engine.log").read_text()
+    assert "Segmentation fault" in log
+    assert "secret" not in log
+    engine.close()
+
+
+def test_a_child_that_is_killed_while_it_loads_may_be_tried_again() -> None:
+    engine = create_child(engine_start_s=60)
+    engine.start()
+    os.kill(get_pid(engine), signal.SIGKILL)
+    error = poll_until_error(engine, 15)
+    assert isinstance(error, EngineDied)
+    assert str(error).startswith("the engine did not start: killed by SIGKILL")
+    engine.close()
+
+
+def test_the_log_is_the_owners_and_begins_with_the_first_start(tmp_path: Path) -> None:
+    log_path = tmp_path / "engine.log"
+    log_path.write_text("of the run before\n")
+    engine = ChildEngine(simulated_spec(in_child=True), start_timeout_s=30, silence_timeout_s=60, log_path=log_path)
+    start_and_wait(engine)
+    assert log_path.stat().st_mode & 0o777 == 0o600
+    assert log_path.read_text() == ""
+    log_path.write_text("of the first life\n")
+    start_and_wait(engine)
+    assert log_path.read_text() == "of the first life\n"
     engine.close()
 
 
@@ -307,15 +372,14 @@ def test_the_childs_memory_is_its_own(child: ChildEngine) -> None:
 
 def test_the_log_is_private_and_grows(tmp_path: Path) -> None:
     log_path = tmp_path / "engine.log"
-    log_path.write_text("earlier\n")
-    log_path.chmod(0o600)
     engine = create_child(log_path=log_path, faults=[{"match": "BAD", "kind": "raise"}])
-    start_and_wait(engine)
-    engine.submit([make_request("a", "BAD secret")])
-    poll_until_error(engine, 10)
+    for _ in range(2):
+        start_and_wait(engine)
+        engine.submit([make_request("a", "BAD secret")])
+        poll_until_error(engine, 10)
     engine.close()
     log = log_path.read_text()
-    assert log.startswith("earlier\nScriptedFaultError at ")
+    assert log.count("ScriptedFaultError at ") == 2
     assert "secret" not in log
     other_path = tmp_path / "new.log"
     engine = create_child(log_path=other_path)

@@ -37,7 +37,7 @@ def test_what_the_user_has_set_wins(name: str) -> None:
 
 
 def test_a_simulated_engine_needs_nothing_of_vllm() -> None:
-    assert build_environment(simulated_spec(), CPU, {}) == {"PYTHONUNBUFFERED": "1"}
+    assert build_environment(simulated_spec(), CPU, {}) == {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
 
 
 def test_the_model_hub_is_asked_only_for_a_model_that_is_no_folder() -> None:

@@ -121,6 +121,7 @@ def test_defaults(load: Load) -> None:
             "simulated": {},
             "start_timeout_s": 900.0,
             "silence_timeout_s": 600.0,
+            "step_timeout_s": 300.0,
             "max_restarts": 3,
             "grace_s": 30.0,
         },

@@ -38,6 +38,8 @@ class EngineSpec:
     """`engine.vllm` or `engine.simulated` of the job file."""
     chat_template: str | None = None
     trust_remote_code: bool = False
+    step_timeout_s: float = 300
+    """How long one step may take in a process of its own, before that process ends itself."""
 
     @property
     def max_tokens(self) -> int:
@@ -97,7 +99,7 @@ class Engine(Protocol):
         """What happened since the last call; waits up to `timeout_s` seconds for something to happen.
 
         Raises EngineError when the engine cannot start (its message holds what the engine said last) and EngineDied
-        when it ended or fell silent after it was ready.
+        when it was killed, or ended or fell silent after it was ready.
         """
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:

@@ -35,8 +35,8 @@ class ChildEngine:
     """An `Engine` that runs `spec` in a child process.
 
     The child must say that it is ready within `start_timeout_s` seconds, and while requests are in flight it must give
-    a sign of life every `silence_timeout_s` seconds. It writes its log to `log_path` (mode 0600, appended), or to a
-    file without a name that is gone with it.
+    a sign of life every `silence_timeout_s` seconds. It writes its log to `log_path` (mode 0600, anew with the first
+    child, then appended), or to a file without a name that is gone with it.
     """
 
     def __init__(
@@ -71,6 +71,8 @@ class ChildEngine:
         self._life += 1
         self._started_at_s = time.monotonic()
         try:
+            if self._log_path is not None and self._life == 1:
+                self._log_path.unlink(missing_ok=True)
             self._child = ChildProcess(self._spec, self._life, self._log_path)
         except OSError as error:
             raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
@@ -96,7 +98,7 @@ class ChildEngine:
         """What happened since the last call; waits up to `timeout_s` seconds for something to happen.
 
         Raises EngineError when the child cannot start or was never started, JobError when the job is at fault for that,
-        and EngineDied when it ended or fell silent after it was ready.
+        and EngineDied when it was killed, at any time, or ended or fell silent after it was ready.
         """
         child = self._require_child()
         until_s = time.monotonic() + timeout_s
@@ -195,7 +197,7 @@ class ChildEngine:
             self._take(child, _SECOND_LOOK_S)
             if not self._events and self._is_silent(now_s):
                 child.kill()
-                raise EngineDied(f"the engine gave no sign of life for {self._silence_timeout_s:g} s")
+                raise EngineDied(f"the engine gave no sign of life for {self._silence_timeout_s:g} s{child.name_log()}")
 
     def _is_silent(self, now_s: float) -> bool:
         return self._is_ready and bool(self._in_flight) and now_s - self._heard_at_s > self._silence_timeout_s
@@ -206,8 +208,10 @@ class ChildEngine:
         if self._failure is not None and self._failure.is_job_error:
             raise JobError(self._failure.message)
         if self._is_ready:
-            raise EngineDied(f"the engine ended: {exit_text}{said}")
-        raise EngineError(f"the engine did not start: {exit_text}{said}{child.quote_log()}")
+            raise EngineDied(f"the engine ended: {exit_text}{said}{child.name_log()}")
+        text = f"the engine did not start: {exit_text}{said}{child.name_log()}{child.quote_log()}"
+        # What it says itself will be the same next time; what killed it, such as a lack of memory, may pass.
+        raise EngineDied(text) if child.was_killed() else EngineError(text)
 
 
 def _reject_unencodable(request: Request) -> Rejection:

@@ -43,6 +43,7 @@ class ChildProcess:
         install = find_vllm()
         if spec.kind == "vllm" and install is None:
             raise EngineError("vLLM is not installed in this Python environment; install bulkinfer's extra cpu or cuda")
+        self._log_path = log_path
         self._log = _open_log(log_path)
         self._log_start = os.fstat(self._log.fileno()).st_size
         self._connection, theirs = socket.socketpair()
@@ -76,7 +77,17 @@ class ChildProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             return "it closed its connection and did not exit"
+        if code == -signal.SIGKILL:
+            return "killed by SIGKILL (if nobody did, the kernel may have, for memory: `dmesg` tells)"
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    def was_killed(self) -> bool:
+        """Whether a signal ended it, after `describe_exit`."""
+        return (self._process.returncode or 0) < 0
+
+    def name_log(self) -> str:
+        """Where its log lies, as the end of a message; the empty text if it has no name."""
+        return "" if self._log_path is None else f"; its log: {self._log_path}"
 
     def quote_log(self) -> str:
         """The last 20 lines that it wrote, as the end of a message; the empty text if it wrote none."""

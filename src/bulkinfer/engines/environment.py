@@ -33,7 +33,8 @@ def find_vllm() -> VllmInstall | None:
 
 def build_environment(spec: EngineSpec, install: VllmInstall | None, inherited: Mapping[str, str]) -> dict[str, str]:
     """The variables for an engine's process. What the user has set wins over all that is chosen here."""
-    chosen = {"PYTHONUNBUFFERED": "1"}
+    # A crash in native code says where it was, in the engine's log.
+    chosen = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if spec.kind == "vllm":
         chosen |= _choose_vllm_variables(spec)
         chosen |= _choose_cpu_variables() if install is not None and install.is_cpu else _choose_gpu_variables()

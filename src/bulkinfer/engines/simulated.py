@@ -239,6 +239,8 @@ class SimulatedEngine:
     def _end(self, kind: FaultKind) -> NoReturn:
         if self._owns_process and kind is FaultKind.DIE:
             os.kill(os.getpid(), signal.SIGKILL)
+        if self._owns_process and kind is FaultKind.CRASH:
+            os.kill(os.getpid(), signal.SIGSEGV)
         while self._owns_process and kind is FaultKind.HANG:
             time.sleep(60)
         raise ScriptedFaultError(f"scripted fault: {kind}")

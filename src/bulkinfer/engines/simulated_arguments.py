@@ -25,13 +25,15 @@ class FaultKind(StrEnum):
     """Its answer is the empty text."""
     DIE = "die"
     """The engine's process is killed when it first runs."""
+    CRASH = "crash"
+    """The engine's process ends by a segmentation fault when it first runs."""
     HANG = "hang"
     """The engine stops answering when it first runs."""
     RAISE = "raise"
     """The engine raises when it first runs."""
 
 
-ENDING_KINDS = frozenset({FaultKind.DIE, FaultKind.HANG, FaultKind.RAISE})
+ENDING_KINDS = frozenset({FaultKind.DIE, FaultKind.CRASH, FaultKind.HANG, FaultKind.RAISE})
 """Those that end the engine, not just one request."""
 
 

@@ -5,6 +5,7 @@ parent.
 """
 
 import ctypes
+import faulthandler
 import os
 import queue
 import signal
@@ -80,12 +81,15 @@ class _Worker:
         self._stats_at_s = 0.0
         self._num_steps_told = 0
         self._memory_bytes = 0
+        self._step_began_s: float | None = None
 
     def run(self) -> int:
         """Read, load, serve. Returns the exit code."""
         threading.Thread(target=self._read, name="reader", daemon=True).start()
         start = self._inbox.get()
         assert isinstance(start, Start)
+        step_timeout_s = start.spec.step_timeout_s
+        threading.Thread(target=self._watch_steps, args=(step_timeout_s,), name="watch", daemon=True).start()
         try:
             engine = _create_step_engine(start)
             self._tell([engine.ready()])
@@ -105,6 +109,19 @@ class _Worker:
         while (body := read_frame(stream)) is not None:
             self._inbox.put(decode_parent_frame(body))
         _end_group()
+
+    def _watch_steps(self, limit_s: float) -> None:
+        """End this process when one step takes too long; the log then holds where every thread was.
+
+        A step that also keeps Python's other threads from running ends by the parent's limit on silence.
+        """
+        while True:
+            time.sleep(min(1.0, limit_s / 4))
+            began_s = self._step_began_s
+            if began_s is not None and time.monotonic() - began_s > limit_s:
+                faulthandler.dump_traceback(sys.stderr)
+                self._send(ChildFailure(is_job_error=False, message=f"one engine step took more than {limit_s:g} s"))
+                _end_group()
 
     def _serve(self, engine: StepEngine) -> None:
         while not self._is_closing:
@@ -161,7 +178,10 @@ class _Worker:
         A step that does nothing gives no sign of life, so that an engine that spins for ever falls silent.
         """
         num_steps = engine.stats().num_steps
-        events: list[EngineEvent] = [self._count_wait(outcome) for outcome in engine.step()]
+        self._step_began_s = time.monotonic()
+        outcomes = engine.step()
+        self._step_began_s = None
+        events: list[EngineEvent] = [self._count_wait(outcome) for outcome in outcomes]
         if not events and engine.stats().num_steps == num_steps:
             time.sleep(_NAP_S)
         elif time.monotonic() - self._stats_at_s >= _STATS_EVERY_S:
@@ -194,12 +214,13 @@ class _Worker:
         send_frame(self._connection, encode_child_frame(frame))
 
     def _describe(self, error: Exception) -> str:
-        """The class of what the engine raised. Its text only before any request came: later it may quote one."""
+        """What the engine raised, and where. Its text only before any request came: later it may quote one."""
         frames = traceback.extract_tb(error.__traceback__)[-3:]
         where = ", ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)
-        sys.stderr.write(f"{type(error).__name__} at {where}\n")
         text = "" if self._is_ready else f": {error}"
-        return f"{type(error).__name__}{text}"[:_MAX_MESSAGE_CHARS]
+        said = f"{type(error).__name__} at {where}{text}"[:_MAX_MESSAGE_CHARS]
+        sys.stderr.write(f"{said}\n")
+        return said
 
 
 def _create_step_engine(start: Start) -> StepEngine:

@@ -220,6 +220,12 @@ class EngineSection(Section):
         le=86_400,
         description="Seconds without a sign of life after which the engine counts as dead.",
     )
+    step_timeout_s: float = Field(
+        default=300,
+        gt=0,
+        le=86_400,
+        description="Seconds that one step of the engine may take before it is ended and started again.",
+    )
     max_restarts: int = Field(
         default=3,
         ge=0,

@@ -6,7 +6,7 @@ One thread decides everything here. A planner thread prepares one shard ahead; t
 import time
 from collections import deque
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack
 from dataclasses import replace
@@ -35,9 +35,11 @@ from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.window import Returned, Window
-from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner
-from bulkinfer.store import CommitLimits, RunRecord, Store, TaskRecord
+from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner, prepare_next
+from bulkinfer.store import CommitLimits, RunRecord, Store, TaskRecord, engine_log_path
 
+PLANNER_END_LIMIT_S = 5.0
+"""How long the end of a run waits for a shard that is being read: on a dead disk a read never ends."""
 TICK_S = 0.25
 """How long the loop waits for something to happen before it looks at signals and tells its progress."""
 
@@ -94,8 +96,7 @@ class Run:
         )
         self._planner = self._begin()
         self._shards = self._planner.iter_shards()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="planner")
-        self._next_shard: Future[Shard | None] | None = self._pool.submit(next, self._shards, None)
+        self._next_shard: Future[Shard | None] | None = prepare_next(self._shards)
         self._pending: deque[Request] = deque()
         """Of the shard that is being worked on; it stands before the queue."""
         self._queue: deque[Request] = deque()
@@ -166,7 +167,7 @@ class Run:
             self._next_shard = None
             self._ledger.is_read_to_end = True
             return
-        self._next_shard = self._pool.submit(next, self._shards, None)
+        self._next_shard = prepare_next(self._shards)
         self._ledger.note_shard(shard)
         self._store.add_rows(shard.rows)
         self._store.add(shard.failures)
@@ -282,8 +283,10 @@ class Run:
 
     def _stop_helpers(self) -> None:
         self._planner.stop()
-        self._pool.shutdown(wait=True, cancel_futures=True)
         self._window.close()
+        shard, self._next_shard = self._next_shard, None
+        if shard is not None:
+            wait_for_futures([shard], timeout=PLANNER_END_LIMIT_S)
 
     def _drain(self, ending: BulkinferError) -> None:
         """Stop admitting; let what is in flight finish for a while."""
@@ -355,5 +358,8 @@ class Run:
 def _create_engine(plan: RunPlan) -> Engine:
     section = plan.job.spec.engine
     return create_engine(
-        plan.engine_spec, start_timeout_s=section.start_timeout_s, silence_timeout_s=section.silence_timeout_s
+        plan.engine_spec,
+        start_timeout_s=section.start_timeout_s,
+        silence_timeout_s=section.silence_timeout_s,
+        log_path=engine_log_path(plan.job.database_path),
     )

@@ -50,6 +50,7 @@ class RunPlan:
             arguments=arguments,
             chat_template=spec.model.chat_template,
             trust_remote_code=spec.model.trust_remote_code,
+            step_timeout_s=spec.engine.step_timeout_s,
         )
 
 

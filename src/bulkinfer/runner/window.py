@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, replace
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, EventSink
-from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, FailureCode, Rejection, Request
+from bulkinfer.records import (
+    Completion,
+    EngineEvent,
+    EngineReady,
+    EngineStats,
+    FailureCode,
+    Message,
+    Origin,
+    Rejection,
+    Request,
+)
 from bulkinfer.retry import restart_wait_s
 from bulkinfer.runner.ledger import Ledger
 
@@ -21,6 +31,10 @@ MAX_WINDOW_CHARS = 8 * 1024 * 1024
 MAX_HALVINGS = 16
 """Deaths in a row that looking for a killer may take on top: the binary logarithm of the largest window, and a second
 killer in it."""
+
+
+_PROBE = Request(bytes(16), Origin("", 0, ""), (Message("user", "Hello"),), num_chars=5)
+"""A prompt of our own, of which nobody gets the answer: is the engine broken, or was it the documents?"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +63,7 @@ class Window:
 
     What is in flight when the engine dies is asked again. Requests that were in flight at two deaths are suspects: they
     run by themselves, in halves, until one that ends the engine is alone. It is the killer; everything else goes on at
-    full size.
+    full size. When nothing else is left, the engine has to answer a prompt of our own before any is called a killer.
     """
 
     engine: Engine
@@ -93,15 +107,22 @@ class Window:
         `may_grow`: an empty queue is not the end of the input. Raises EngineError as `poll` does.
         """
         self._is_queue_empty = not queue and not may_grow
-        if not (queue or self._again or self._suspects):
-            if self._is_idle():
-                self._give_up_if_broken()
+        is_probe_due = bool(self._killers) and self._is_idle()
+        if not (queue or self._again or self._suspects or is_probe_due):
             return
         if not self.is_started:
             self._start()
         if not self.is_ready:
             return
-        requests = self._take_suspects() if self._suspects or self._is_trial else list(self._take(queue))
+        if is_probe_due:
+            requests = [_PROBE]
+        elif self._suspects or self._is_trial:
+            requests = self._take_suspects()
+        else:
+            requests = list(self._take(queue))
+        self._submit(requests)
+
+    def _submit(self, requests: list[Request]) -> None:
         if not requests:
             return
         now_s = self.engine.now()
@@ -197,15 +218,25 @@ class Window:
             case Completion() | Rejection():
                 flight = self._in_flight.pop(event.document_hash)
                 self._in_flight_chars -= flight.request.num_chars
+                if flight.request is _PROBE:
+                    self._note_probe(event)
+                    return None
                 del self._deaths[event.document_hash]
                 return Returned(flight, event)
         return None
+
+    def _note_probe(self, event: Completion | Rejection) -> None:
+        if isinstance(event, Rejection):
+            raise self._broken(f"it refused a prompt of bulkinfer's own: {event.message}")
+        self._num_deaths_in_a_row = 0
 
     def _note_death(self, death: EngineDied) -> None:
         """Put what was in flight back, in its order. No document is at fault before it was alone."""
         self.close()
         self._num_deaths_in_a_row += 1
         self.ledger.note_death()
+        if _PROBE.document_hash in self._in_flight:
+            raise self._broken(f"{death}, with nothing but a prompt of bulkinfer's own") from death
         lost = [replace(flight.request, attempt=flight.request.attempt + 1) for flight in self._in_flight.values()]
         self._in_flight.clear()
         self._in_flight_chars = 0
@@ -231,15 +262,6 @@ class Window:
             self._again.extendleft(request for request in reversed(lost) if self._deaths[request.document_hash] == 1)
         self._is_trial = False
 
-    def _give_up_if_broken(self) -> None:
-        """Nothing is left but requests that ended the engine alone. One may be a killer; it was no killer that no other
-        request was ever answered, or that several ended it one after the other."""
-        if self._killers and not self._is_one_killer():
-            raise self._broken("alone with each request that is left")
-
-    def _is_one_killer(self) -> bool:
-        return len(self._killers) == 1 and self.ledger.num_answered > 0
-
     def _broken(self, last: str) -> EngineError:
         return EngineError(
             f"the engine died {self._num_deaths_in_a_row} times without one answer in between; last: {last}. "
@@ -248,8 +270,7 @@ class Window:
 
     def _release_killers(self) -> list[Returned]:
         """Give the killers up as failures, if the engine has shown that it can answer."""
-        has_answered_since = self._num_deaths_in_a_row == 0
-        if not self._killers or not (has_answered_since or (self._is_idle() and self._is_one_killer())):
+        if not self._killers or self._num_deaths_in_a_row > 0:
             return []
         message = "the engine died each time that this document was in it alone"
         killers = [

@@ -3,7 +3,7 @@
 from bulkinfer.store.export import export_answers
 from bulkinfer.store.lock import Holder, read_holder
 from bulkinfer.store.lookups import DocumentCounts
-from bulkinfer.store.paths import is_database
+from bulkinfer.store.paths import engine_log_path, is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import DEFAULT_TIMEOUT_S, RemoteReader, open_reader
@@ -25,6 +25,7 @@ __all__ = [
     "RunSummary",
     "Store",
     "TaskRecord",
+    "engine_log_path",
     "export_answers",
     "is_database",
     "open_reader",

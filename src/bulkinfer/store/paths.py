@@ -55,6 +55,11 @@ def socket_path(database: Path) -> Path:
     return _beside(database, ".sock")
 
 
+def engine_log_path(database: Path) -> Path:
+    """`<database>.engine.log`: what the engine of the last run that had one wrote."""
+    return _beside(database, ".engine.log")
+
+
 @contextmanager
 def reach_socket(path: Path) -> Iterator[str]:
     """A name for a socket that is short enough, valid within the block: an address holds 107 bytes, a path more.
