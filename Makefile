@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL := .models/smollm2-135m-instruct
+AIRFLOW := .airflow/venv
 TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,11 +51,21 @@ test: setup ## Every test, the real engine included
 test-fast: $(READY) ## The tests that need no vLLM
 	$(BIN)/python -m pytest -m "not engine"
 
-lock: $(READY) ## Renew requirements/cpu.txt
+test-airflow: $(READY) $(AIRFLOW)/.ready ## Run jobs/airflow_dag.py under Apache Airflow, in an environment of its own
+	$(BIN)/python -m pytest -m airflow tests/airflow
+
+$(AIRFLOW)/.ready: requirements/airflow.txt
+	$(PYTHON) -m venv $(AIRFLOW)
+	$(AIRFLOW)/bin/python -m pip install --quiet --no-deps -r requirements/airflow.txt
+	touch $@
+
+lock: $(READY) ## Renew requirements/cpu.txt and requirements/airflow.txt
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml requirements/torch.in --extra cpu --extra demo --extra dev \
 	  --override requirements/left-out.txt --universal --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements/cpu.txt
+	$(BIN)/uv pip compile requirements/airflow.in --universal --python-version 3.11 --upgrade \
+	  --custom-compile-command 'make lock' --output-file requirements/airflow.txt
 
 sample-data: $(READY) ## Make sample_data/ again (the same every time)
 	$(BIN)/python scripts/make_sample_data.py
@@ -62,5 +73,5 @@ sample-data: $(READY) ## Make sample_data/ again (the same every time)
 schema: $(READY) ## Renew docs/job.schema.json
 	$(BIN)/bulkinfer schema > docs/job.schema.json
 
-clean: ## Remove what runs and builds left behind, not .venv or the model
+clean: ## Remove what runs and builds left behind, not .venv, .airflow or the model
 	rm -rf out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

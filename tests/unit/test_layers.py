@@ -1,5 +1,7 @@
 """The house: every room that the import rules name is there, no module grows without end, every shipped job loads."""
 
+import ast
+import sys
 import tomllib
 from pathlib import Path
 
@@ -61,11 +63,21 @@ def test_no_module_is_too_long() -> None:
     assert {str(path.relative_to(PACKAGE)): count for path, count in num_lines.items() if count > MAX_LINES} == {}
 
 
-JOBS = sorted((ROOT / "jobs").glob("*"))
+JOBS = sorted((ROOT / "jobs").glob("*.yaml"))
 
 
-def test_there_are_jobs() -> None:
+def test_there_are_jobs_and_a_dag_and_nothing_else() -> None:
     assert ROOT / "jobs" / "summarize.yaml" in JOBS
+    others = {path.name for path in (ROOT / "jobs").iterdir() if path.is_file()} - {path.name for path in JOBS}
+    assert others == {"airflow_dag.py"}
+
+
+def test_the_dag_compiles_and_asks_only_airflow_for_help() -> None:
+    """It is copied to where bulkinfer is not installed; that it runs under Airflow, tests/airflow shows."""
+    tree = ast.parse((ROOT / "jobs" / "airflow_dag.py").read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imports]
+    assert {name.partition(".")[0] for name in names} - {"airflow"} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)

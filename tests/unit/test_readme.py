@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+SCHEDULERS = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 program: Any = typer.main.get_command(app)
@@ -36,7 +37,8 @@ def iter_code(text: str) -> Iterator[str]:
 
 def find_commands(text: str) -> list[list[str]]:
     """The arguments of each `bulkinfer ...` that a document shows."""
-    words = [shlex.split(code, comments=True) for code in iter_code(text) if re.match(r"\S*\bbulkinfer ", code)]
+    found = [code.removesuffix(" &") for code in iter_code(text) if re.match(r"\S*\bbulkinfer ", code)]
+    words = [shlex.split(code, comments=True) for code in found]
     return [arguments for name, *arguments in words if Path(name).name == "bulkinfer"]
 
 
@@ -57,7 +59,7 @@ def test_the_readme_shows_the_commands_that_matter() -> None:
     assert {"run", "doctor", "failures", "query", "export", "schema"} <= {name for name, *_ in find_commands(README)}
 
 
-@pytest.mark.parametrize("arguments", find_commands(README + CONTRIBUTING), ids=" ".join)
+@pytest.mark.parametrize("arguments", find_commands(README + CONTRIBUTING + SCHEDULERS), ids=" ".join)
 def test_every_command_that_is_shown_is_one(arguments: list[str]) -> None:
     name, *rest = arguments
     assert name in program.commands
