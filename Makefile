@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,9 @@ $(AIRFLOW)/.ready: requirements/airflow.txt
 	$(PYTHON) -m venv $(AIRFLOW)
 	$(AIRFLOW)/bin/python -m pip install --quiet --no-deps -r requirements/airflow.txt
 	touch $@
+
+soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=, ENGINE=both|simulated|vllm
+	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))
 
 lock: $(READY) ## Renew requirements/cpu.txt and requirements/airflow.txt
 	$(BIN)/python -m pip install --quiet uv
