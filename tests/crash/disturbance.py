@@ -59,6 +59,7 @@ class Disturbed:
     """What was done, and what was found."""
 
     kills: Counter[Act] = field(default_factory=Counter)
+    num_engines_killed: int = 0
     num_at_points: int = 0
     num_drains: int = 0
     num_stops: int = 0
@@ -70,8 +71,15 @@ class Disturbed:
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether it was killed, or ended as its job allows. An engine that is killed while it loads ends a run."""
-        allowed = {_KILLED, ExitCode.OK, ExitCode.SIGTERM} | ({ExitCode.ENGINE} if self.kills else set())
+        """Whether it was killed, or ended as it may.
+
+        An engine that is killed while it loads ends a run. So does a SIGTERM before a run listens, or after it drained.
+        """
+        allowed: set[int] = {_KILLED, ExitCode.OK}
+        if self.num_engines_killed:
+            allowed.add(ExitCode.ENGINE)
+        if self.num_drains:
+            allowed |= {ExitCode.SIGTERM, -signal.SIGTERM}
         return self.returncode in allowed
 
 
@@ -140,6 +148,7 @@ def _carry_out(run: Killed, disturbance: Disturbance, pace: Pace, done: Disturbe
     if disturbance.victim is not Act.KILL_RUNNER and engines:
         for engine in engines:
             _send(engine, signal.SIGKILL)
+            done.num_engines_killed += 1
         if disturbance.victim is Act.KILL_ENGINE:
             done.kills[Act.KILL_ENGINE] += 1
             _send(run.process.pid, signal.SIGCONT)
@@ -156,6 +165,7 @@ def _count_own_kills(run: Killed, done: Disturbed) -> None:
     """Those at a named point, by the run itself."""
     journal = run.read_journal()
     done.num_acknowledged = len(journal.acknowledged)
+    done.num_engines_killed += len(journal.killed)
     points = run.orders.points[: len(journal.reached)]
     done.num_drains += sum(point.act is Act.TERMINATE for point in points)
     for point in points:

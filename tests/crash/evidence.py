@@ -15,10 +15,15 @@ TAG = "KILLED_RUN"
 
 Row = tuple[object, ...]
 
-_OUTCOMES = {
-    "results": "select document_hash, * from results",
-    "failures": "select document_hash, * from failures",
-}
+_OUTCOMES = ("select document_hash, * from results", "select document_hash, * from failures")
+# Each commit record says how many lines of each table it stands for.
+_UNCOUNTED = """
+    select sum(abs(num_told - num_there))::bigint from (
+        select sum(rows) as num_told, (select count(*) from results) as num_there from commits
+        union all select sum(failed), (select count(*) from failures) from commits
+        union all select sum(document_rows), (select count(*) from document_rows) from commits
+    )
+"""
 # What two runs of the same job must have in common. Times, runs and attempts are a run's own.
 _SAME = {
     "documents": "select source, row, document_id, document_hash from documents",
@@ -65,6 +70,8 @@ class Snapshot:
 
     results: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     failures: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    num_uncounted: int = 0
+    """Lines that no commit record tells of, or that one tells of and that are not there: a part of a commit."""
 
     @property
     def documents(self) -> frozenset[str]:
@@ -82,6 +89,9 @@ class Findings:
     """With two answers, two failures, or an answer and a failure."""
     changed: frozenset[str] = frozenset()
     """With an outcome that is not what it was."""
+    repeated: frozenset[str] = frozenset()
+    """Acknowledged although they had an outcome before: asked twice."""
+    num_uncounted: int = 0
 
 
 def read_journal(path: Path) -> Journal:
@@ -99,9 +109,11 @@ def read_snapshot(database: Path) -> Snapshot:
     """What is on disk; nothing where there is no database yet, or one that cannot be read."""
     try:
         with Reader.open(database) as reader:
-            return Snapshot(**{name: _group(reader.query(sql).rows) for name, sql in _OUTCOMES.items()})
+            results, failures = (_group(reader.query(sql).rows) for sql in _OUTCOMES)
+            ((num_uncounted,),) = reader.query(_UNCOUNTED).rows
     except StoreError:
         return Snapshot()
+    return Snapshot(results, failures, int(str(num_uncounted or 0)))
 
 
 def compare(before: Snapshot, acknowledged: frozenset[str], now: Snapshot) -> Findings:
@@ -116,6 +128,8 @@ def compare(before: Snapshot, acknowledged: frozenset[str], now: Snapshot) -> Fi
         changed=frozenset(
             document for document in before.documents & now.documents if _is_other(before, now, document)
         ),
+        repeated=acknowledged & before.documents,
+        num_uncounted=now.num_uncounted,
     )
 
 

@@ -48,6 +48,8 @@ class Tally:
     num_lost: int = 0
     num_doubled: int = 0
     num_changed: int = 0
+    num_repeated: int = 0
+    num_uncounted: int = 0
     num_skipped: int = 0
     num_orphans: int = 0
     num_stuck: int = 0
@@ -57,7 +59,7 @@ class Tally:
     def num_faults(self) -> int:
         """All that must be 0."""
         found = self.num_lost + self.num_doubled + self.num_changed + self.num_skipped
-        return found + self.num_orphans + self.num_stuck
+        return found + self.num_repeated + self.num_uncounted + self.num_orphans + self.num_stuck
 
     def note(self, done: Disturbed, num_with_outcome: int, num_different: int) -> None:
         """Count one disturbed run."""
@@ -79,6 +81,8 @@ class Tally:
         self.num_lost += len(findings.lost)
         self.num_doubled += len(findings.doubled)
         self.num_changed += len(findings.changed)
+        self.num_repeated += len(findings.repeated)
+        self.num_uncounted += findings.num_uncounted
 
     def describe(self) -> str:
         """A table."""
@@ -97,6 +101,8 @@ class Tally:
             ("SIGSTOP", self.num_stops),
             ("acknowledged outcomes", self.num_acknowledged),
             ("runs that did not go on", self.num_stuck),
+            ("asked again", self.num_repeated),
+            ("parts of commits", self.num_uncounted),
             ("lost", self.num_lost),
             ("doubled", self.num_doubled),
             ("changed", self.num_changed),

@@ -41,27 +41,38 @@ FAILED_TOO = """
     select task_fingerprint, document_hash, run_id, 'empty_prompt' as code from results where rowid = 5
 """
 BREAKS = (
-    ("delete from results where rowid = 5", "lost"),
-    ("delete from failures where rowid = 5", "lost"),
-    ("insert into results select * from results where rowid = 5", "doubled"),
-    ("insert into failures select * from failures where rowid = 5", "doubled"),
-    (FAILED_TOO, "doubled"),
-    ("update results set output = 'another' where rowid = 5", "changed"),
-    ("update results set attempts = attempts + 1 where rowid = 5", "changed"),
-    ("update failures set message = 'another' where rowid = 5", "changed"),
+    ("delete from results where rowid = 5", "lost", 1),
+    ("delete from failures where rowid = 5", "lost", 1),
+    ("insert into results select * from results where rowid = 5", "doubled", 1),
+    ("insert into failures select * from failures where rowid = 5", "doubled", 1),
+    (FAILED_TOO, "doubled", 1),
+    ("update results set output = 'another' where rowid = 5", "changed", 0),
+    ("update results set attempts = attempts + 1 where rowid = 5", "changed", 0),
+    ("update failures set message = 'another' where rowid = 5", "changed", 0),
+    ("delete from document_rows where row = 7", "", 1),
 )
 
 
-@pytest.mark.parametrize(("sql", "finding"), BREAKS)
-def test_one_broken_row_is_found(sql: str, finding: str, finished: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sql", "finding", "num_uncounted"), BREAKS)
+def test_one_broken_row_is_found(sql: str, finding: str, num_uncounted: int, finished: Path, tmp_path: Path) -> None:
     before = read_snapshot(finished)
     broken = break_copy(finished, tmp_path, sql)
     findings = compare(before, frozenset(), read_snapshot(broken))
-    assert {name: len(getattr(findings, name)) for name in ("lost", "doubled", "changed")} == {
-        "lost": 0,
-        "doubled": 0,
-        "changed": 0,
-    } | {finding: 1}
+    documents = {name: len(getattr(findings, name)) for name in ("lost", "doubled", "changed", "repeated")}
+    assert {name: count for name, count in documents.items() if count} == ({finding: 1} if finding else {})
+    assert findings.num_uncounted == num_uncounted
+
+
+def test_what_is_sound_is_called_so(finished: Path, tmp_path: Path) -> None:
+    copy = break_copy(finished, tmp_path, "select 1")
+    assert compare(read_snapshot(finished), frozenset(), read_snapshot(copy)) == NOTHING
+    assert set(count_differences(copy, finished).values()) == {0}
+
+
+def test_a_document_that_is_asked_again_is_found(finished: Path) -> None:
+    snapshot = read_snapshot(finished)
+    again = frozenset(sorted(snapshot.documents)[:2])
+    assert compare(snapshot, again, snapshot) == Findings(repeated=again)
 
 
 @pytest.mark.parametrize(

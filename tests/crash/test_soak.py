@@ -25,7 +25,7 @@ def test_a_short_soak_finds_nothing_wrong(capsys: pytest.CaptureFixture[str]) ->
     assert counts["killed: engine alone"] + counts["killed: both"] > 0
     assert counts["of these with work unfinished"] >= 10
     assert counts["acknowledged outcomes"] > 100
-    for name in ("runs that did not go on", "lost", "doubled", "changed", "orphans"):
+    for name in ("runs that did not go on", "asked again", "parts of commits", "lost", "doubled", "changed", "orphans"):
         assert counts[name] == 0
 
 

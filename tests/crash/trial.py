@@ -26,6 +26,7 @@ from tests.crash.evidence import (
 from tests.crash.points import Orders
 
 LIMIT_S = 60.0
+PLAIN_LIMIT_S = 600.0
 
 BAD_LINES = (
     b'{"id": "broken", "body": "no end',
@@ -42,7 +43,7 @@ MARKS = {7: "refuse", 13: "cut"}
 class PlainRunFailedError(Exception):
     """A run that nobody disturbed did not go on where the killed one had stopped."""
 
-    def __init__(self, returncode: int, errors: str) -> None:
+    def __init__(self, returncode: int | None, errors: str) -> None:
         super().__init__(f"the run after a kill ended with {returncode}: {errors}")
         self.returncode = returncode
 
@@ -112,7 +113,9 @@ class Trial:
     def _run_plainly(self) -> None:
         plain = self._start(["bulkinfer"], Orders(), "stderr.complete")
         try:
-            returncode = plain.process.wait(LIMIT_S * 5)
+            returncode = plain.process.wait(PLAIN_LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            raise PlainRunFailedError(None, f"not within {PLAIN_LIMIT_S:g} s") from error
         finally:
             plain.end()
         if returncode != ExitCode.OK:
