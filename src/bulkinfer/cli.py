@@ -247,6 +247,20 @@ def export(
     print_lines([f"{num_rows:,} rows written to {to}"])
 
 
+@app.command(epilog="Example: bulkinfer repair jobs/summarize.yaml")
+def repair(target: TargetArgument, json: JsonOption = False) -> None:
+    """Mend a database whose write-ahead log is damaged or lost: keep what is good, set aside what is not."""
+    from bulkinfer.display import describe_repair, print_lines
+    from bulkinfer.store import has_remains, repair_database
+
+    with json_errors(json):
+        found = asdict(repair_database(target if has_remains(target) else resolve_target(target)[0]))
+    if json:
+        print_json(found)
+    else:
+        print_lines(describe_repair(found), stream=sys.stdout)
+
+
 @app.command(epilog="Example: bulkinfer schema > job.schema.json")
 def schema() -> None:
     """The JSON Schema of the job file, for editors."""

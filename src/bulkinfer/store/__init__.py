@@ -3,10 +3,11 @@
 from bulkinfer.store.export import export_answers
 from bulkinfer.store.lock import Holder, read_holder
 from bulkinfer.store.lookups import DocumentCounts
-from bulkinfer.store.paths import engine_log_path, is_database
+from bulkinfer.store.paths import engine_log_path, has_remains, is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import DEFAULT_TIMEOUT_S, RemoteReader, open_reader
+from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
 from bulkinfer.store.reports import OpenFailure, RunSummary
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.status import read_status, write_status
@@ -21,15 +22,19 @@ __all__ = [
     "QueryResult",
     "Reader",
     "RemoteReader",
+    "Repair",
+    "RepairOutcome",
     "RunRecord",
     "RunSummary",
     "Store",
     "TaskRecord",
     "engine_log_path",
     "export_answers",
+    "has_remains",
     "is_database",
     "open_reader",
     "read_holder",
     "read_status",
+    "repair_database",
     "write_status",
 ]

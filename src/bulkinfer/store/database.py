@@ -39,13 +39,13 @@ def open_for_writing(path: Path, lock_wait_s: float) -> duckdb.DuckDBPyConnectio
     processes still have it open after `lock_wait_s` seconds.
     """
     if not path.exists():
-        _check_no_orphaned_log(path)
+        check_no_orphaned_log(path)
         _create(path)
     else:
         check_is_database(path)
         if not os.access(path, os.W_OK):
             raise StoreError(f"{path}: no permission to write to it")
-        _wait_for_readers(path, lock_wait_s)
+        wait_for_readers(path, lock_wait_s)
         # Read-only first: opening a foreign or damaged file for writing could already change it.
         if _is_blank(path):
             _create(path)
@@ -107,14 +107,19 @@ def explain_open_error(error: duckdb.Error, path: Path, *, for_writing: bool) ->
     if pid is not None:
         return _open_elsewhere(path, pid)
     wal = wal_path(path)
-    damaged = f"it or its write-ahead log {wal}" if wal.exists() else "it"
+    if wal.exists():
+        damaged = f"it or its write-ahead log {wal}"
+        advice = f"`bulkinfer repair {path}` sets a damaged log aside, which is never deleted, and keeps its good part"
+    else:
+        damaged, advice = "it", "Keep it, and restore it from a copy or name a new output.database"
     return StoreError(
         f"{path}: cannot be opened ({type(error).__name__}): {damaged} is damaged, or of another DuckDB version. "
-        f"Nothing was changed. Keep both files, and restore them together from a copy or name a new output.database"
+        f"Nothing was changed. {advice}"
     )
 
 
-def _check_no_orphaned_log(path: Path) -> None:
+def check_no_orphaned_log(path: Path) -> None:
+    """Raise StoreError when a missing database has left its log: a new one would not be the one it belongs to."""
     wal = wal_path(path)
     if wal.exists():
         raise StoreError(
@@ -123,7 +128,8 @@ def _check_no_orphaned_log(path: Path) -> None:
         )
 
 
-def _wait_for_readers(path: Path, lock_wait_s: float) -> None:
+def wait_for_readers(path: Path, lock_wait_s: float) -> None:
+    """Wait until no other process has the database open. Raises StoreLocked after `lock_wait_s`."""
     limit_s = time.monotonic() + lock_wait_s
     while (pid := find_locking_pid(path, for_writing=True)) is not None:
         if time.monotonic() > limit_s:

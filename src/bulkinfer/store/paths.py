@@ -73,6 +73,23 @@ def reach_socket(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def trial_path(database: Path) -> Path:
+    """`<database>.repair`: the folder of a repair, while it lasts."""
+    return _beside(database, ".repair")
+
+
+def find_kept_logs(database: Path) -> list[Path]:
+    """`<database>.wal.corrupt-<UTC time>`: damaged logs that repairs have set aside, the oldest first."""
+    wal = wal_path(database)
+    beginning = f"{wal.name}.corrupt-"
+    return sorted(path for path in wal.parent.iterdir() if path.name.startswith(beginning))
+
+
+def has_remains(path: Path) -> bool:
+    """Whether a database is or was here: its log or its status file is."""
+    return wal_path(path).is_file() or status_path(path).is_file()
+
+
 def is_database(path: Path) -> bool:
     """Whether a file is a DuckDB database by its first bytes; False as well when it is missing or cannot be read.
 

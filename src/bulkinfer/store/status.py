@@ -46,3 +46,15 @@ def read_status(database: Path) -> Mapping[str, JsonValue] | None:
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def count_lost_commits(status: Mapping[str, JsonValue] | None, database_id: str, num_commits: int) -> int | None:
+    """How many commits a database of `num_commits` lacks that were on disk before, as far as a status file tells.
+
+    At least: a run may have been killed between a commit and its status. None: the file is of another database, or
+    there is none.
+    """
+    if status is None or status.get("database_id") != database_id:
+        return None
+    known = status.get("num_commits")
+    return max(0, known - num_commits) if isinstance(known, int) else None

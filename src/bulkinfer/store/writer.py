@@ -35,11 +35,11 @@ from bulkinfer.store.database import explain_error
 from bulkinfer.store.listener import Listener
 from bulkinfer.store.lock import RunLock
 from bulkinfer.store.lookups import DocumentCounts
-from bulkinfer.store.paths import prepare_folder, resolve_database, status_path, wal_path
+from bulkinfer.store.paths import prepare_folder, resolve_database, wal_path
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
-from bulkinfer.store.status import read_status, write_status
+from bulkinfer.store.status import count_lost_commits, read_status, write_status
 
 _T = TypeVar("_T")
 
@@ -215,13 +215,12 @@ class Store:
         """Open, and compare with what the status file says of it: DuckDB does not notice when its log was removed."""
         self._connections.open()
         self._database_id, self._num_commits = self._connections.read(lookups.identify)
-        status = read_status(self.path) or {}
-        num_lost = _read_count(status, "num_commits") - self._num_commits
-        if status.get("database_id") == self._database_id and num_lost > 0:
+        num_lost = count_lost_commits(read_status(self.path), self._database_id, self._num_commits)
+        if num_lost:
             raise StoreError(
                 f"{self.path}: {num_lost} commits are missing that were on disk before; was {wal_path(self.path)} "
-                f"moved or deleted, or an older copy put back? Put the log back, or delete {status_path(self.path)} "
-                f"to go on with what is there"
+                f"moved, deleted or damaged, or an older copy put back? Put the log back; or let `bulkinfer repair "
+                f"{self.path}` keep what is there, and run again: lost documents are asked again"
             )
 
     def _run_writer(self) -> None:
@@ -296,8 +295,3 @@ class Store:
         assert self._run is not None, "begin_run comes first"
         assert self._task is not None
         return self._run, self._task
-
-
-def _read_count(status: Mapping[str, JsonValue], key: str) -> int:
-    value = status.get(key)
-    return value if isinstance(value, int) else 0
