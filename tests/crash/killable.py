@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,15 +144,17 @@ def wrap(target: str, around: Callable[[_Function], _Function]) -> None:
 
 def watch_store(orders: Orders, journal: Journal) -> None:
     """Put each acknowledgement into the journal before anybody else hears of it, and make commits small and many."""
-    limits = CommitLimits(max_outcomes=orders.commit_size, max_wait_s=orders.commit_wait_s)
 
     def around_open(open_store: _Function) -> _Function:
-        def call(*arguments: object, on_commit: Callable[[Commit], None], **named: object) -> object:
+        def call(
+            *arguments: object, on_commit: Callable[[Commit], None], limits: CommitLimits, **named: object
+        ) -> object:
             def acknowledge(commit: Commit) -> None:
                 journal.acknowledge(commit.document_hashes)
                 on_commit(commit)
 
-            return open_store(*arguments, on_commit=acknowledge, limits=limits, **named)
+            small = replace(limits, max_outcomes=orders.commit_size, max_wait_s=orders.commit_wait_s)
+            return open_store(*arguments, **named, on_commit=acknowledge, limits=small)
 
         return call
 

@@ -68,7 +68,7 @@ START_UP = (
     kill("schema checkpointed"),
     kill("run recorded"),
     kill("engine's process started"),
-    kill("engine's process started", act=ENGINE, returncode=ExitCode.ENGINE),
+    kill("engine's process started", act=ENGINE, returncode=ExitCode.OK),
     kill("engine told to load", act=BOTH),
     kill("engine ready"),
     kill("engine ready", act=ENGINE, returncode=ExitCode.OK),
