@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from bulkinfer.errors import ExitCode, StoreLocked
 from bulkinfer.store import Reader, Store, read_holder
-from bulkinfer.store.lock import Holder, RunLock
+from bulkinfer.store.lock import Holder, RunLock, locked_error
 from tests.unit.store_support import QUICK, run_job
 
 _HOLD = """
@@ -135,6 +136,36 @@ def test_lock_file_without_sense_still_locks(tmp_path: Path) -> None:
     lock.release()
     lock.release()
     assert read_holder(database) is None
+
+
+@pytest.mark.parametrize("before", ["", "the one that ended"], ids=["new", "used"])
+def test_holder_that_is_just_about_to_write_itself_down_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Starts that overlap: the second is told of the first, not of nobody or of the run before."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(timeout=20)
+    database = tmp_path / "a.duckdb"
+    path = tmp_path / "a.duckdb.lock"
+
+    def write(pid: int) -> None:
+        holder = {"pid": pid, "host": socket.gethostname(), "started_at": "now", "job": "night.yaml"}
+        path.write_text(json.dumps(holder), encoding="utf-8")
+
+    for attempt in (lambda: RunLock.acquire(database, "job.yaml"), lambda: require(read_holder(database), database)):
+        path.write_text("")
+        if before:
+            write(ended.pid)
+        with path.open() as first:
+            fcntl.flock(first, fcntl.LOCK_EX)
+            monkeypatch.setattr("time.sleep", lambda _s: write(os.getpid()))
+            with pytest.raises(StoreLocked, match=f"pid {os.getpid()} on "):
+                attempt()
+
+
+def require(holder: Holder | None, database: Path) -> None:
+    assert holder is not None
+    raise locked_error(database, holder)
 
 
 def test_lock_file_is_rewritten_whole(tmp_path: Path) -> None:

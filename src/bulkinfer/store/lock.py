@@ -14,12 +14,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import orjson
+import psutil
 
 from bulkinfer.errors import StoreError, StoreLocked
 from bulkinfer.store.paths import lock_path
 
 _PROBE_LIMIT_S = 5.0
 _PROBE_PAUSE_S = 0.01
+_NAMING_LIMIT_S = 1.0
+"""A new holder writes itself down within a millisecond of its lock, unless its machine is very busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def read_holder(database: Path) -> Holder | None:
     except OSError as error:
         raise StoreError(f"{path}: the lock file cannot be read: {error.strerror}") from error
     try:
-        return None if _try_flock(descriptor, fcntl.LOCK_SH) else _parse_holder(descriptor)
+        return None if _try_flock(descriptor, fcntl.LOCK_SH) else _wait_for_holder(descriptor)
     finally:
         os.close(descriptor)
 
@@ -102,7 +105,7 @@ def _lock_exclusively(descriptor: int, database: Path) -> None:
     limit_s = time.monotonic() + _PROBE_LIMIT_S
     while not _try_flock(descriptor, fcntl.LOCK_EX):
         if not _try_flock(descriptor, fcntl.LOCK_SH) or time.monotonic() > limit_s:
-            raise locked_error(database, _parse_holder(descriptor))
+            raise locked_error(database, _wait_for_holder(descriptor))
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         time.sleep(_PROBE_PAUSE_S)
 
@@ -122,8 +125,22 @@ def _write_holder(descriptor: int, job: str) -> None:
     os.ftruncate(descriptor, len(content))
 
 
+def _wait_for_holder(descriptor: int) -> Holder:
+    """Who holds the lock. Until that is written down, the file is empty or names the run before: wait for it."""
+    until_s = time.monotonic() + _NAMING_LIMIT_S
+    while not _may_live(holder := _parse_holder(descriptor)) and time.monotonic() < until_s:
+        time.sleep(_PROBE_PAUSE_S)
+    return holder
+
+
+def _may_live(holder: Holder) -> bool:
+    """Whether the holder can be the one that has the lock; of another host's processes nothing is known here."""
+    is_here = holder.pid == 0 or holder.host == socket.gethostname()
+    return not is_here or psutil.pid_exists(holder.pid)
+
+
 def _parse_holder(descriptor: int) -> Holder:
-    """Who wrote the lock file; with pid 0 in the instant between its creation and its first content."""
+    """Who wrote the lock file; with pid 0 when nobody has, or nothing that can be read."""
     try:
         content = orjson.loads(os.pread(descriptor, 65536, 0))
         return Holder(int(content["pid"]), str(content["host"]), str(content["started_at"]), str(content["job"]))
