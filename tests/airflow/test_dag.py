@@ -123,11 +123,14 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Airflow:
 
 
 @pytest.fixture
-def job(folder: JobFolder) -> JobFolder:
-    """400 documents that take 20 s."""
+def job(folder: JobFolder) -> Iterator[JobFolder]:
+    """400 documents that take 20 s; no run is left behind."""
     folder.write_documents(make_documents(NUM_DOCUMENTS))
     write_job(folder, SLOW)
-    return folder
+    yield folder
+    holder = read_holder(folder.database)
+    if holder is not None:
+        os.kill(holder.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -254,8 +257,8 @@ def wait_until(is_true: Callable[[], bool], what: str, running: subprocess.Popen
 
 def kill_tree(started: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started; does nothing when it has ended and left nothing."""
-    with_children = [] if started.poll() is not None else psutil.Process(started.pid).children(recursive=True)
-    for child in with_children:
+    children = [] if started.poll() is not None else psutil.Process(started.pid).children(recursive=True)
+    for child in children:
         child.kill()
     started.kill()
     started.wait(timeout=LIMIT_S)

@@ -58,15 +58,18 @@ class Site:
 
 
 @pytest.fixture
-def site(folder: JobFolder) -> Site:
-    """A job of 20 documents, and `bulkinfer` beside it."""
+def site(folder: JobFolder) -> Iterator[Site]:
+    """A job of 20 documents, and `bulkinfer` beside it; no run is left behind."""
     folder.write_documents(make_documents(20))
     folder.write_job()
     program = folder.path / "bulkinfer"
     paths = f"PYTHONPATH={shlex.quote(str(ROOT / 'src'))}"
     program.write_text(f'#!/bin/sh\nexec env {paths} {shlex.quote(sys.executable)} -m bulkinfer "$@"\n')
     program.chmod(0o755)
-    return Site(folder)
+    yield Site(folder)
+    holder = read_holder(folder.database)
+    if holder is not None:
+        os.kill(holder.pid, signal.SIGKILL)
 
 
 @contextmanager
@@ -144,29 +147,28 @@ def test_of_starts_that_overlap_exactly_one_runs(folder: JobFolder) -> None:
 
 
 def test_the_slurm_script_drains_and_asks_to_be_queued_again(site: Site) -> None:
-    """Slurm itself is not here: a `scontrol` on the path notes what it is asked."""
+    """Slurm is not here: a `scontrol` on the path notes what it is asked, and what the run has printed by then."""
     [script] = re.findall(r"^```bash\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
-    asked = site.job.path / "asked"
+    printed, asked = site.job.path / "printed", site.job.path / "asked"
     scontrol = site.job.path / "scontrol"
-    scontrol.write_text(f'#!/bin/sh\necho "$@" > {shlex.quote(str(asked))}\n')
+    scontrol.write_text(f'#!/bin/sh\n(echo "$@"; cat {shlex.quote(str(printed))}) > {shlex.quote(str(asked))}\n')
     scontrol.chmod(0o755)
     site.job.write_documents(make_documents(2_000))
     simulated = {"clock": "real", "in_child": True, "seconds_per_output_token": 0.05, "output_tokens": 8}
     site.job.write_job(engine={"kind": "simulated", "simulated": simulated})
     environment = {**os.environ, "PATH": f"{site.job.path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4711"}
-    run = subprocess.Popen(["bash", "-c", site.place(script)], env=environment, stdout=subprocess.PIPE, text=True)
+    with printed.open("wb") as stdout:
+        run = subprocess.Popen(["bash", "-c", site.place(script)], env=environment, stdout=stdout)
     try:
         wait_until(lambda: count_succeeded(site.job) > 0, "the first answers")
         run.send_signal(signal.SIGTERM)
-        stdout, _ = run.communicate(timeout=LIMIT_S)
+        assert run.wait(timeout=LIMIT_S) == 143
     finally:
         run.kill()
         run.wait(timeout=LIMIT_S)
-    assert run.returncode == 143
-    summary = json.loads(stdout)
-    assert (summary["status"], summary["exit_code"]) == ("interrupted", 143)
-    assert read_holder(site.job.database) is None, "the script has waited for the drain"
-    assert asked.read_text() == "requeue 4711\n"
+    request, summary = asked.read_text(encoding="utf-8").splitlines()
+    assert request == "requeue 4711"
+    assert (json.loads(summary)["status"], json.loads(summary)["exit_code"]) == ("interrupted", 143)
 
 
 def count_succeeded(folder: JobFolder) -> int:
