@@ -92,6 +92,7 @@ def choose_disturbance(dice: random.Random, pace: Pace) -> Disturbance:
         orders=Orders(
             points=_choose_points(dice, victim) if is_at_point else (),
             commit_size=dice.choice((8, 40, 200)),
+            shard_size=dice.choice((30, 200, 65_536)),
             commit_wait_s=dice.choice((0.05, 0.2, 2.0)),
             autocheckpoint=dice.choice(("256MB", "256MB", "16KB", "64KB")),
         ),
@@ -195,7 +196,7 @@ def _stop(run: Killed, disturbance: Disturbance, done: Disturbed) -> None:
 
 def _wait_for_work(run: Killed, pace: Pace) -> None:
     """Until the first commit is acknowledged, or the run has ended; not for ever, for it may have nothing to do."""
-    until_s = time.monotonic() + 4 * pace.start_s
+    until_s = time.monotonic() + 10 * pace.start_s
     while _is_running(run) and not run.read_journal().acknowledged and time.monotonic() < until_s:
         _let_run(run, _LOOK_EVERY_S)
 

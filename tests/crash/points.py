@@ -54,6 +54,8 @@ class Orders:
     commit_size: int = 40
     """Outcomes in a commit, instead of 1,000."""
     commit_wait_s: float = 30.0
+    shard_size: int = 64
+    """Documents that are planned together, instead of 65,536."""
     autocheckpoint: str = "256MB"
     """The size of the log at which DuckDB checkpoints by itself."""
     is_premature: bool = False

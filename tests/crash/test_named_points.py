@@ -169,6 +169,8 @@ def by_name(cases: tuple[Case, ...]) -> pytest.MarkDecorator:
 def test_killed_at_a_point_nothing_is_lost(case: Case, tmp_path: Path, short_answers: Job) -> None:
     trial = make_trial(tmp_path / "killed", short_answers, SLOW_S)
     run_killed(trial, case)
+    if case.returncode == ExitCode.OK:
+        check_same(trial, short_answers)
     complete(trial, short_answers, in_process=True)
 
 
@@ -226,5 +228,9 @@ def complete(trial: Trial, job: Job, *, in_process: bool = False) -> None:
     """
     job.write(trial.folder, 0)
     assert trial.complete(in_process=in_process) == NOTHING
+    check_same(trial, job)
+
+
+def check_same(trial: Trial, job: Job) -> None:
     differences = count_differences(trial.folder.database, job.undisturbed)
     assert differences == dict.fromkeys(("documents", "answers", "results", "failures"), 0)
