@@ -12,7 +12,7 @@ import psutil
 
 from bulkinfer.errors import ExitCode
 from tests.crash.evidence import Findings, find_living
-from tests.crash.points import PLACES, Act, Orders, Point
+from tests.crash.points import COMMIT, END, PLACES, START_UP, Act, Orders, Point
 from tests.crash.trial import LIMIT_S, Killed, Trial
 
 _VICTIMS = (Act.KILL_RUNNER, Act.KILL_ENGINE, Act.KILL_BOTH)
@@ -84,7 +84,10 @@ class Disturbed:
 
 
 def choose_disturbance(dice: random.Random, pace: Pace) -> Disturbance:
-    """Half of the runs are killed at a named point, half at a time; some drain, some are stopped for a moment."""
+    """Half of the runs are killed at a named point, if they come there in time, half at a time.
+
+    Some drain before, some are stopped for a moment.
+    """
     victim = dice.choice(_VICTIMS)
     is_at_point = dice.random() < 0.5
     is_from_work = dice.random() < 0.6
@@ -98,7 +101,7 @@ def choose_disturbance(dice: random.Random, pace: Pace) -> Disturbance:
         ),
         victim=victim,
         is_from_work=is_from_work or is_at_point,
-        after_s=dice.uniform(0, pace.work_s if is_from_work else pace.start_s),
+        after_s=2 * pace.work_s if is_at_point else dice.uniform(0, pace.work_s if is_from_work else pace.start_s),
         stopped=dice.choice((None, None, None, Act.KILL_RUNNER, Act.KILL_ENGINE)),
         stop_s=dice.uniform(0.02, 0.3),
         is_continued=dice.random() < 0.6,
@@ -126,9 +129,11 @@ def disturb(trial: Trial, disturbance: Disturbance, pace: Pace, *, loses_log: bo
 
 
 def _choose_points(dice: random.Random, victim: Act) -> tuple[Point, ...]:
-    place = PLACES[dice.choice(list(PLACES))]
-    kill = Point(place, dice.choice((1, 1, 2, dice.randint(1, _MAX_CALLS))), victim, dice.randint(1, 5))
-    if dice.random() < 0.3:
+    """A place at which the victim dies; one of the end of a run after a SIGTERM, for else it would not be reached."""
+    name = dice.choice(list(dice.choice((START_UP, COMMIT, COMMIT, END))))
+    num_calls = dice.randint(1, _MAX_CALLS) if name in COMMIT else 1
+    kill = Point(PLACES[name], num_calls, victim, dice.randint(1, 5))
+    if name in END or dice.random() < 0.1:
         return (Point(PLACES["acknowledged"], dice.randint(1, 3), Act.TERMINATE), kill)
     return (kill,)
 

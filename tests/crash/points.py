@@ -89,8 +89,7 @@ _COMMIT = "bulkinfer.store.commit"
 _WRITER = "bulkinfer.store.writer"
 _LOCK = "bulkinfer.store.lock"
 
-PLACES = {
-    # Start-up.
+START_UP = {
     "before the lock": Place(f"{_LOCK}:RunLock.acquire", When.BEFORE),
     "locked, holder not written": Place(f"{_LOCK}:_write_holder", When.BEFORE),
     "lock taken": Place(f"{_LOCK}:RunLock.acquire", When.AFTER),
@@ -107,7 +106,10 @@ PLACES = {
     "engine told to load": Place("bulkinfer.engines.child_process:ChildProcess.__init__", When.AFTER),
     "engine ready": Place("bulkinfer.runner.ledger:Ledger.note_ready", When.AFTER),
     "first requests submitted": Place("bulkinfer.engines.child:ChildEngine.submit", When.AFTER),
-    # A commit. The transactions before the first are the schema's and the run's.
+}
+"""Until the first requests are in the engine. The schema is made once in a database's life."""
+
+COMMIT = {
     "before begin": Place(f"{_CONNECTIONS}._transact", When.BEFORE),
     "after begin": Place(f"{_WRITER}:commit_pending", When.BEFORE),
     "part of a commit inserted": Place(f"{_COMMIT}:insert_table", When.AFTER),
@@ -117,16 +119,21 @@ PLACES = {
     "acknowledged": Place(f"{_WRITER}:write_status", When.BEFORE),
     "status file not renamed": Place("pathlib:Path.replace", When.BEFORE),
     "status file written": Place(f"{_WRITER}:write_status", When.AFTER),
-    # A checkpoint, at the end of a run.
+}
+"""The transactions before the first commit are the schema's and the run's."""
+
+END = {
+    "signal noted": Place("bulkinfer.runner.signals:StopFlag.note", When.AFTER),
+    "an outcome noted": Place("bulkinfer.runner.ledger:Ledger.note_outcome", When.AFTER),
     "before the checkpoint": Place(f"{_CONNECTIONS}.checkpoint", When.BEFORE),
     "in the checkpoint": Place(f"{_CONNECTIONS}.checkpoint", When.DURING),
     "after the checkpoint": Place(f"{_CONNECTIONS}.checkpoint", When.AFTER),
-    # The end, of a drain or of all work.
-    "signal noted": Place("bulkinfer.runner.signals:StopFlag.note", When.AFTER),
-    "an outcome noted": Place("bulkinfer.runner.ledger:Ledger.note_outcome", When.AFTER),
     "before the end is recorded": Place("bulkinfer.store.runs:end_run", When.BEFORE),
     "end written, not committed": Place("bulkinfer.store.runs:end_run", When.AFTER),
     "end recorded": Place(f"{_WRITER}:Store.end_run", When.AFTER),
     "before the lock is released": Place(f"{_LOCK}:RunLock.release", When.BEFORE),
     "lock released": Place(f"{_LOCK}:RunLock.release", When.AFTER),
 }
+"""Of a drain, and most of it of all work."""
+
+PLACES = START_UP | COMMIT | END
