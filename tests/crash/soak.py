@@ -10,158 +10,21 @@ import secrets
 import signal
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
 
-import orjson
-
-from bulkinfer.errors import ExitCode
 from tests.conftest import JobFolder
-from tests.crash.disturbance import Disturbed, Pace, choose_disturbance, disturb
-from tests.crash.evidence import Findings, count_differences
-from tests.crash.points import Act
-from tests.crash.trial import BAD_LINES, PlainRunFailedError, Trial, write_documents, write_simulated_job
-from tests.engine_support import MODEL_PATH, ROOT
+from tests.crash.disturbance import choose_disturbance, disturb
+from tests.crash.evidence import count_differences
+from tests.crash.jobs import Job, SimulatedJob, VllmJob
+from tests.crash.tally import Tally
+from tests.crash.trial import PlainRunFailedError, Trial
 
 NUM_KILLS = {"simulated": 300, "vllm": 12}
 _KILLS_PER_ROUND = 12
 _INTERRUPTED = 130
-
-
-@dataclass(slots=True)
-class Tally:
-    """What was done, and what was found."""
-
-    num_rounds: int = 0
-    num_runs: int = 0
-    num_at_points: int = 0
-    num_drains: int = 0
-    num_stops: int = 0
-    num_unfinished: int = 0
-    """Kills that left documents without an outcome."""
-    num_between: int = 0
-    """Those of them that left documents with an outcome too."""
-    num_acknowledged: int = 0
-    num_lost: int = 0
-    num_doubled: int = 0
-    num_changed: int = 0
-    num_repeated: int = 0
-    num_uncounted: int = 0
-    num_skipped: int = 0
-    num_orphans: int = 0
-    num_stuck: int = 0
-    kills: Counter[Act] = field(default_factory=Counter)
-
-    @property
-    def num_faults(self) -> int:
-        """All that must be 0."""
-        found = self.num_lost + self.num_doubled + self.num_changed + self.num_skipped
-        return found + self.num_repeated + self.num_uncounted + self.num_orphans + self.num_stuck
-
-    def note(self, done: Disturbed, num_with_outcome: int, num_different: int) -> None:
-        """Count one disturbed run."""
-        self.num_runs += 1
-        self.kills += done.kills
-        self.num_at_points += done.num_at_points
-        self.num_drains += done.num_drains
-        self.num_stops += done.num_stops
-        self.num_acknowledged += done.num_acknowledged
-        if num_with_outcome < num_different:
-            self.num_unfinished += done.kills.total()
-            self.num_between += done.kills.total() if num_with_outcome else 0
-        if done.returncode == ExitCode.OK:
-            self.num_skipped += num_different - num_with_outcome
-        self.num_orphans += done.num_orphans
-        self.num_stuck += not done.is_as_expected
-        self.note_findings(done.findings)
-
-    def note_findings(self, findings: Findings) -> None:
-        """Count what is wrong in a database."""
-        self.num_lost += len(findings.lost)
-        self.num_doubled += len(findings.doubled)
-        self.num_changed += len(findings.changed)
-        self.num_repeated += len(findings.repeated)
-        self.num_uncounted += findings.num_uncounted
-
-    def describe(self) -> str:
-        """A table."""
-        num_kills = self.kills.total()
-        lines = (
-            ("killed: runner alone", self.kills[Act.KILL_RUNNER]),
-            ("killed: engine alone", self.kills[Act.KILL_ENGINE]),
-            ("killed: both", self.kills[Act.KILL_BOTH]),
-            ("killed: all", num_kills),
-            ("  of these at a named point", self.num_at_points),
-            ("  of these with work unfinished", self.num_unfinished),
-            ("  of these with some done, some not", self.num_between),
-            ("jobs", self.num_rounds),
-            ("runs started to be killed", self.num_runs),
-            ("drains begun", self.num_drains),
-            ("SIGSTOP", self.num_stops),
-            ("acknowledged outcomes", self.num_acknowledged),
-            ("runs that did not go on", self.num_stuck),
-            ("asked again", self.num_repeated),
-            ("parts of commits", self.num_uncounted),
-            ("lost", self.num_lost),
-            ("doubled", self.num_doubled),
-            ("changed", self.num_changed),
-            ("skipped or other rows than undisturbed", self.num_skipped),
-            ("orphans", self.num_orphans),
-        )
-        return "\n".join(f"{name:<40} {count:>8,}" for name, count in lines)
-
-
-class SimulatedJob:
-    """Fast, and answers depend on the document alone: all rows must be those of an undisturbed run."""
-
-    pace = Pace(start_s=1.0, work_s=0.8, restart_s=2.0)
-    has_same_texts = True
-
-    def __init__(self, dice: random.Random) -> None:
-        self._num_documents = dice.choice((300, 600, 1200, 2000))
-        self._max_tokens = dice.choice((16, 16, 400))
-
-    def write_input(self, folder: JobFolder) -> None:
-        write_documents(folder, self._num_documents)
-
-    def write_job(self, folder: JobFolder, num_left: int, work_s: float) -> None:
-        """So slow that the documents left are work for that long."""
-        num_steps = max(1, num_left) * self._max_tokens / 2 / 8
-        write_simulated_job(folder, seconds_per_token=work_s / num_steps, max_tokens=self._max_tokens)
-
-
-class VllmJob:
-    """The demo model. An answer's text may depend on what runs beside it; that each document has one may not."""
-
-    pace = Pace(start_s=12.0, work_s=2.5, restart_s=14.0)
-    has_same_texts = False
-
-    def __init__(self, dice: random.Random) -> None:
-        tickets = (ROOT / "sample_data" / "tickets.jsonl").read_bytes().splitlines()
-        bodies = [str(orjson.loads(line)["body"])[:100] for line in tickets[:150]]
-        documents = [{"id": f"{number}", "body": f"{number}. {body}"} for number, body in enumerate(bodies)]
-        self._lines = [orjson.dumps(document) for document in documents + dice.sample(documents, 15)]
-        for line in BAD_LINES:
-            self._lines.insert(dice.randrange(len(self._lines)), line)
-
-    def write_input(self, folder: JobFolder) -> None:
-        folder.input.write_bytes(b"\n".join(self._lines) + b"\n")
-
-    def write_job(self, folder: JobFolder, num_left: int, work_s: float) -> None:
-        """As fast as it is."""
-        folder.write_job(
-            model={"path": str(MODEL_PATH)},
-            sampling={"temperature": 0, "max_tokens": 8, "stop": [","]},
-            limits={"max_concurrency": 8, "max_context_tokens": 2048, "max_failures": "99%"},
-            engine={"kind": "vllm", "vllm": {"kv_cache_memory_bytes": 256 << 20}},
-        )
-
-
-Job = SimulatedJob | VllmJob
 
 
 class Soak:
@@ -182,6 +45,8 @@ class Soak:
             with TemporaryDirectory(dir=folder) as round_folder:
                 self._run_round(Path(round_folder), min(num_left, _KILLS_PER_ROUND))
             self._say()
+            if self._loses_log and self._tally.num_faults:
+                return
 
     def _run_round(self, folder: Path, num_kills: int) -> None:
         job: Job = VllmJob(self._dice) if self._kind == "vllm" else SimulatedJob(self._dice)
@@ -238,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=secrets.randbelow(10**9))
     parser.add_argument("--kills", type=int, help="of each engine; default: 300 of the simulated one, 12 of vLLM")
     parser.add_argument("--engine", choices=("both", "simulated", "vllm"), default="both")
-    parser.add_argument("--lose-log", action="store_true", help="delete the log after each kill: see that it is found")
+    parser.add_argument("--lose-log", action="store_true", help="delete the log after each kill, until it is found out")
     asked = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
     print(f"SEED={asked.seed}", flush=True)

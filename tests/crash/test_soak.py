@@ -30,7 +30,7 @@ def test_a_short_soak_finds_nothing_wrong(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_soak_finds_what_is_broken_on_purpose(capsys: pytest.CaptureFixture[str]) -> None:
-    exit_code = main(["--seed", "3", "--kills", "2", "--engine", "simulated", "--lose-log"])
+    exit_code = main(["--seed", "3", "--kills", "30", "--engine", "simulated", "--lose-log"])
     printed = capsys.readouterr().out
     assert exit_code == 1, printed
     assert read_counts(printed)["lost"] > 0
