@@ -44,6 +44,7 @@ def _truncate(
     text = to_text(budget, value, None)
     if len(text) <= length + leeway:
         return text
+    budget.pay(len(end))
     kept = text[: max(length - len(end), 0)]
     return f"{kept if killwords else kept.rsplit(' ', 1)[0]}{end}"
 
@@ -57,13 +58,13 @@ def _tojson(budget: Budget, value: Value, indent: int | None = None) -> str:
     # Each level adds its indent to each line below it, so this is paid by the text that comes of it.
     pieces = []
     for piece in json.JSONEncoder(ensure_ascii=False, indent=min(indent, 16)).iterencode(value):
-        budget.pay(len(piece) + UNITS_PER_OBJECT)
+        budget.pay(len(piece) + 2 * UNITS_PER_OBJECT)
         pieces.append(piece)
     return "".join(pieces)
 
 
 def _sum(budget: Budget, value: Value, attribute: str | int | None = None, start: float = 0) -> Value:
-    numbers = [find_part(element, attribute) for element in _elements(budget, value)]
+    numbers = [find_part(budget, element, attribute) for element in _elements(budget, value)]
     if not all(isinstance(number, int | float) for number in (start, *numbers)):
         raise TypeError("sum takes numbers only")
     return sum(numbers, start)
@@ -75,7 +76,7 @@ def _map(
     elements = _elements(budget, value)
     if name is not None:
         return [_FUNCTIONS[name](budget, element, *args) for element in elements]
-    found = [find_part(element, attribute) for element in elements]
+    found = [find_part(budget, element, attribute) for element in elements]
     return [default if element is None else element for element in found]
 
 
@@ -83,7 +84,7 @@ def _select_by(budget: Budget, value: Value, attribute: str | int | None, test: 
     flags = []
     for element in _elements(budget, value):
         budget.pay_for(test)
-        flags.append(_passes(find_part(element, attribute), *test))
+        flags.append(_passes(find_part(budget, element, attribute), *test))
     return flags
 
 
@@ -122,18 +123,20 @@ def _sort(
     budget: Budget, value: Value, reverse: Value = None, case_sensitive: Value = None, attribute: Value = None
 ) -> list[Value]:
     return sorted(
-        _elements(budget, value), key=_sort_key(attribute, case_sensitive=bool(case_sensitive)), reverse=bool(reverse)
+        _elements(budget, value),
+        key=_sort_key(budget, attribute, case_sensitive=bool(case_sensitive)),
+        reverse=bool(reverse),
     )
 
 
 def _unique(budget: Budget, value: Value, case_sensitive: Value = None, attribute: Value = None) -> list[Value]:
-    key = _sort_key(attribute, case_sensitive=bool(case_sensitive))
+    key = _sort_key(budget, attribute, case_sensitive=bool(case_sensitive))
     return list({key(element): element for element in reversed(_elements(budget, value))}.values())[::-1]
 
 
-def _sort_key(attribute: Value, *, case_sensitive: bool) -> Callable[[Value], Value]:
+def _sort_key(budget: Budget, attribute: Value, *, case_sensitive: bool) -> Callable[[Value], Value]:
     def key(element: Value) -> Value:
-        found = find_part(element, attribute)
+        found = find_part(budget, element, attribute)
         return found.lower() if isinstance(found, str) and not case_sensitive else found
 
     return key
@@ -196,7 +199,7 @@ def _of_list(function: Callable[..., Value]) -> Filter:
     """A filter that makes one value of the elements of a list."""
 
     def apply(budget: Budget, value: Value, attribute: Value = None) -> Value:
-        return function([find_part(element, attribute) for element in _elements(budget, value)])
+        return function([find_part(budget, element, attribute) for element in _elements(budget, value)])
 
     return apply
 
@@ -206,7 +209,9 @@ def _paid(function: Callable[..., Value]) -> Filter:
 
     @pass_context
     def apply(context: Context, *args: Value, **kwargs: Value) -> Value:
-        return function(budget_of(context), *args, **kwargs)
+        budget = budget_of(context)
+        budget.pay(UNITS_PER_OBJECT * (len(args) + len(kwargs)))
+        return function(budget, *args, **kwargs)
 
     return apply
 

@@ -36,8 +36,11 @@ def call_method(budget: Budget, method: Value, args: tuple[Value, ...], kwargs: 
     name = getattr(method, "__name__", "")
     if name not in METHODS.get(type(owner), ()):
         raise SecurityError("only methods of texts, mappings and loops can be called")
+    budget.pay_for([*args, *kwargs.values()])
     if type(owner) is str:
         budget.pay(len(owner) * (8 if "split" in name else 1) + UNITS_PER_OBJECT)
+        if "strip" in name and args and isinstance(args[0], str):  # each character is looked for in all of these
+            budget.pay(len(owner) * len(args[0]))
     if name == "replace":
         return replace_text(budget, owner, *args, **kwargs)
     if name == "join":
@@ -60,14 +63,16 @@ def join_texts(budget: Budget, values: Value, separator: str = "", attribute: st
     """`a | join(", ")` and `", ".join(a)`."""
     pieces = listed(values)
     budget.pay(len(pieces) * (UNITS_PER_OBJECT + len(separator)))
-    return separator.join([to_text(budget, find_part(piece, attribute), None) for piece in pieces])
+    return separator.join([to_text(budget, find_part(budget, piece, attribute), None) for piece in pieces])
 
 
-def find_part(value: Value, attribute: str | int | None) -> Value:
+def find_part(budget: Budget, value: Value, attribute: str | int | None) -> Value:
     """`a.b.0` of a value; None where there is none."""
     if attribute is None:
         return value
-    for part in str(attribute).split("."):
+    path = to_text(budget, attribute, None)
+    budget.pay(UNITS_PER_OBJECT // 4 * path.count("."))
+    for part in path.split("."):
         try:
             value = value[int(part) if isinstance(value, list | tuple) else part]
         except (LookupError, TypeError, ValueError):

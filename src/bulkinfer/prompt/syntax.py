@@ -55,15 +55,16 @@ _ALLOWED = frozenset((*_STATEMENTS, *_VALUES, *_LOGIC, *_CALLS, *_BINARY))
 
 def check_tree(tree: nodes.Template) -> None:
     """Raises TemplateSyntaxError for a part that prompts cannot have, and for a tree too deep to compile."""
-    stack: list[tuple[nodes.Node, int, int]] = [(tree, 0, 0)]
+    stack: list[tuple[nodes.Node, int, int, int]] = [(tree, 0, 0, 1)]
     while stack:
-        node, depth, loops = stack.pop()
+        node, depth, loops, line = stack.pop()
+        line = node.lineno or line  # Jinja forgets it where it puts a node in
         loops += isinstance(node, nodes.For)
         if depth > MAX_DEPTH or loops > MAX_LOOP_DEPTH:
-            raise TemplateSyntaxError("nested too deeply", node.lineno)
+            raise TemplateSyntaxError("nested too deeply", line)
         if fault := _fault_of(node):
-            raise TemplateSyntaxError(fault, node.lineno)
-        stack += [(child, depth + 1, loops) for child in node.iter_child_nodes()]
+            raise TemplateSyntaxError(fault, line)
+        stack += [(child, depth + 1, loops, line) for child in node.iter_child_nodes()]
 
 
 def price_tree(tree: nodes.Template) -> nodes.Template:
@@ -122,7 +123,16 @@ class _Pricing(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Expr:  # noqa: N802
         self.generic_visit(node)
-        return _priced(node, "$pay") if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node.arg, nodes.Slice):
+            return _priced(node, "$pay")
+        node.arg = _priced(node.arg, "$pay")
+        return node
+
+    def visit_Pair(self, node: nodes.Pair) -> nodes.Pair:  # noqa: N802
+        # To find the hash of a key is to look at all of it.
+        self.generic_visit(node)
+        node.key = _priced(node.key, "$pay")
+        return node
 
     def visit_For(self, node: nodes.For) -> nodes.For:  # noqa: N802
         field, units = _field_of(node.iter), _units_of_step(node)

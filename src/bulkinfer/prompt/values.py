@@ -25,6 +25,7 @@ def to_text(budget: Budget, value: object, field: str | None) -> str:
         case None | Undefined():
             raise UndefinedError(field)
         case bool() | int() | float():
+            budget.pay(2 * value.bit_length() if isinstance(value, int) else 0)  # the digits take quadratic time
             return str(value)
         case list() | tuple() | dict():
             budget.pay_for(value)
@@ -47,7 +48,7 @@ def concat(context: Context, values: list[object], fields: list[str | None]) -> 
 
 @pass_context
 def pay_for(context: Context, value: Value) -> Value:
-    """The value itself, paid for: what stands round the sides of comparisons."""
+    """The value itself, paid for: what stands round the sides of comparisons, and round keys."""
     budget_of(context).pay_for(value)
     return value
 
