@@ -4,6 +4,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 """
 
 import csv
+import io
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +18,9 @@ import orjson
 import typer
 
 from bulkinfer import __version__
+from bulkinfer.bugs import told_without_text
 from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked
+from bulkinfer.json_text import to_json
 from bulkinfer.records import Only, RunStatus
 from bulkinfer.streams import Output
 
@@ -53,6 +56,7 @@ app = typer.Typer(
 STATUS_TIMEOUT_S = 5.0
 """How long `status` waits for a live run before it takes what the run wrote last."""
 
+
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Of every wrong command line. Typer exports no name for it, and where it lives depends on Typer's version."""
 
@@ -83,7 +87,8 @@ def main() -> None:
     streams = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Output(sys.stdout, is_data=True), Output(sys.stderr, is_data=False)
     try:
-        sys.exit(_run_app())
+        with told_without_text():
+            sys.exit(_run_app())
     finally:
         sys.stdout, sys.stderr = streams
 
@@ -93,7 +98,11 @@ def _run_app() -> int:
         code = app(standalone_mode=False)
         sys.stdout.flush()
     except UsageError as error:
-        error.show()
+        from bulkinfer.display import print_lines
+
+        text = io.StringIO()
+        error.show(text)
+        print_lines(text.getvalue().splitlines())
         return ExitCode.USAGE
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.SIGINT
@@ -227,7 +236,7 @@ def query(
             case QueryFormat.CSV:
                 writer = csv.writer(sys.stdout, lineterminator="\n")
                 writer.writerow(result.columns)
-                writer.writerows(result.rows)
+                writer.writerows(map(show_cells, result.rows) if sys.stdout.isatty() else result.rows)
 
 
 @app.command(epilog="Example: bulkinfer export jobs/summarize.yaml --to answers.parquet")
@@ -355,7 +364,14 @@ def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterat
 
 def print_json(value: object) -> None:
     """To stdout, in one line."""
-    print_data(orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode())
+    print_data(to_json(value))
+
+
+def show_cells(row: Sequence[object]) -> list[str]:
+    """A row's cells for a terminal, which must not be driven by them."""
+    from bulkinfer.display import visible
+
+    return ["" if cell is None else visible(str(cell)) for cell in row]
 
 
 def print_data(text: str) -> None:

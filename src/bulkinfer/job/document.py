@@ -93,12 +93,23 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._depth += 1
-        if self._depth > 2 * MAX_DEPTH:
-            event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
-            raise YamlFault(f"more than {MAX_DEPTH} levels", _place_of(event.start_mark))
+        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's stubs leave it out
+        if fault := self._fault_of(event):
+            raise YamlFault(fault, _place_of(event.start_mark))
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def _fault_of(self, event: yaml.Event) -> str | None:
+        if self._depth > 2 * MAX_DEPTH:
+            return f"more than {MAX_DEPTH} levels"
+        # PyYAML's own messages quote the name, and a prompt that begins with * or & makes its first word one.
+        match event:
+            case yaml.AliasEvent() if event.anchor not in self.anchors:
+                return "not valid YAML: an alias (*name) without its anchor; put a text that begins with * in quotes"
+            case yaml.NodeEvent() if event.anchor in self.anchors and not isinstance(event, yaml.AliasEvent):
+                return "not valid YAML: an anchor (&name) given twice; put a text that begins with & in quotes"
+        return None
 
 
 _Loader.add_implicit_resolver(
@@ -190,14 +201,13 @@ def _merged_nodes(node: yaml.MappingNode) -> Iterator[yaml.Node]:
 
 
 def shorten_key(key: str) -> str:
-    """A key as messages show it: as it stands when it is a plain word, else quoted and cut at 40 characters."""
-    return key if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else repr(key[:40])
+    """A key as messages show it: as it stands when it is a plain word. Anything else may be a line of a prompt."""
+    return key or "''" if re.fullmatch(r"[\w.-]{0,60}", key, re.ASCII) else f"<{len(key)} characters>"
 
 
 def _refused_tag(node: yaml.Node) -> YamlFault:
-    return YamlFault(
-        f"the YAML tag {shorten_key(node.tag)} is not allowed; write plain values", _place_of(node.start_mark)
-    )
+    advice = "write plain values, and put a text that begins with ! in quotes"
+    return YamlFault(f"a YAML tag (!name) is not allowed; {advice}", _place_of(node.start_mark))
 
 
 def _place_of(mark: yaml.Mark) -> Place:

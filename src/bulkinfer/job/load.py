@@ -73,9 +73,35 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     if expansion.unset:
         raise problems_error([_explain_unset(name, at, origins) for at, name in expansion.unset])
     try:
-        return Job(JobSpec.model_validate(values), _make_absolute(path))
+        job = Job(JobSpec.model_validate(values), _make_absolute(path))
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
+    _check_paths(job, origins)
+    return job
+
+
+def _check_paths(job: Job, origins: Origins) -> None:
+    """Refuse paths that the engine or DuckDB would take for others, or not at all."""
+    if not _is_utf8(str(job.path)):
+        raise JobError(f"{job.path}: the name of the job file or of a folder above it is not UTF-8; rename it")
+    if not _is_utf8(job.model):
+        raise JobError(f"{origins.name(('model', 'path'))}: the folder {job.model} has a name that is not UTF-8")
+    name, database = origins.name(("output", "database")), str(job.database_path)
+    text = job.spec.output.database
+    if text.startswith("~") and os.path.expanduser(text) == text:  # noqa: PTH111 - as in Job
+        user = text.partition("/")[0]
+        raise JobError(f"{name}: {user} is no user with a home folder; write the whole path, or ./{text}")
+    # DuckDB takes what follows a ? for parameters, and a \ for a /: both would write files of other names.
+    if not _is_utf8(database) or "?" in database or "\\" in database:
+        raise JobError(f"{name}: expected a path without ?, \\ and bytes that are not UTF-8, found {database}")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _make_absolute(path: Path) -> Path:
