@@ -150,11 +150,12 @@ def run(
     with json_errors(json, {"job": str(job)}):
         from bulkinfer.display import RunDisplay
         from bulkinfer.job import load_job, parse_failure_limit
-        from bulkinfer.runner import RunOptions, plan_run, run_job
+        from bulkinfer.runner import RunOptions, end_on_signals, plan_run, run_job
 
         failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
         options = RunOptions(only=only, limit=limit, failure_limit=failure_limit, grace_s=grace)
-        plan = plan_run(load_job(job, overrides))
+        with end_on_signals():
+            plan = plan_run(load_job(job, overrides))
         with RunDisplay(is_quiet=quiet) as display:
             report = run_job(plan, options, display)
     try:
@@ -356,9 +357,10 @@ def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterat
         yield
     except BulkinferError as error:
         if is_json:
-            run_status = RunStatus.LOCKED if isinstance(error, StoreLocked) else RunStatus.FAILED
+            from bulkinfer.runner.report import status_of
+
             exit_code = int(error.exit_code)
-            print_json({**(about or {}), "status": run_status, "exit_code": exit_code, "error": str(error)})
+            print_json({**(about or {}), "status": status_of(error), "exit_code": exit_code, "error": str(error)})
         raise
 
 

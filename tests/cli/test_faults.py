@@ -1,5 +1,6 @@
 """What happens around a run: outputs that cannot be written, files that vanish, signals while templates render."""
 
+import json
 import os
 import signal
 import subprocess
@@ -104,6 +105,38 @@ def test_signals_end_a_run_whose_templates_are_slow(folder: JobFolder) -> None:
     finally:
         run.kill()
     assert run.returncode == 143, stderr
+
+
+_PLANNING = """
+import sys, threading
+import bulkinfer.runner
+from bulkinfer.cli import main
+
+def plan_for_ever(job):
+    print("planning", file=sys.stderr, flush=True)
+    threading.Event().wait()
+
+bulkinfer.runner.plan_run = plan_for_ever
+sys.argv = ["bulkinfer", "run", sys.argv[1], "--json"]
+main()
+"""
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_before_the_run_has_begun_is_told_like_any_other(
+    folder: JobFolder, number: signal.Signals, expected: int
+) -> None:
+    command = [sys.executable, "-c", _PLANNING, str(folder.write_job())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "planning\n"
+        run.send_signal(number)
+        out, err = run.communicate(timeout=LIMIT_S)
+    assert run.returncode == expected, err
+    told = json.loads(out)
+    assert (told["status"], told["exit_code"]) == ("interrupted", expected)
+    assert "Traceback" not in err
+    assert not folder.database.exists()
 
 
 @pytest.mark.parametrize(

@@ -11,5 +11,6 @@ signals  SIGINT and SIGTERM as flags
 from bulkinfer.runner.loop import run_job
 from bulkinfer.runner.plan import RunPlan, plan_run
 from bulkinfer.runner.report import RunOptions, RunReport
+from bulkinfer.runner.signals import end_on_signals
 
-__all__ = ["RunOptions", "RunPlan", "RunReport", "plan_run", "run_job"]
+__all__ = ["RunOptions", "RunPlan", "RunReport", "end_on_signals", "plan_run", "run_job"]

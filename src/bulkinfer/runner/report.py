@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bulkinfer.errors import BulkinferError, ExitCode, Interrupted
+from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, StoreLocked
 from bulkinfer.job import FailureLimit
 from bulkinfer.records import JsonValue, Only, RunStatus
 
@@ -42,5 +42,7 @@ def status_of(error: BulkinferError | None) -> RunStatus:
             return RunStatus.COMPLETED
         case Interrupted():
             return RunStatus.INTERRUPTED
+        case StoreLocked():
+            return RunStatus.LOCKED
         case _:
             return RunStatus.FAILED

@@ -1,11 +1,19 @@
-"""SIGINT and SIGTERM as flags: the loop looks at them between two steps, nothing is interrupted half-way."""
+"""SIGINT and SIGTERM: before a run holds anything they end it, and then they are flags.
+
+The loop looks at the flags between two steps; nothing is interrupted half-way.
+"""
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
+from typing import NoReturn
+
+from bulkinfer.errors import Interrupted
+
+_WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(slots=True)
@@ -36,9 +44,30 @@ def watch_signals() -> Iterator[StopFlag]:
     if threading.current_thread() is not threading.main_thread():
         yield flag
         return
-    before = {number: signal.signal(number, flag.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with _handling(flag.note):
         yield flag
+
+
+@contextmanager
+def end_on_signals() -> Iterator[None]:
+    """Raise Interrupted in the block for SIGINT and SIGTERM: for what holds nothing and changes nothing, as planning.
+
+    Without it, a SIGTERM before the run has begun would end Python without a word, and as process 1 of a container
+    would be ignored.
+    """
+    with _handling(_end):
+        yield
+
+
+def _end(signal_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Interrupted(signal_number)
+
+
+@contextmanager
+def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _WATCHED}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
