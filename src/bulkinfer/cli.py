@@ -260,15 +260,15 @@ def export(
 @app.command(epilog="Example: bulkinfer repair jobs/summarize.yaml")
 def repair(target: TargetArgument, json: JsonOption = False) -> None:
     """Mend a database whose write-ahead log is damaged or lost: keep what is good, set aside what is not."""
-    from bulkinfer.display import describe_repair, print_lines
+    from bulkinfer.display import print_lines
     from bulkinfer.store import has_remains, repair_database
 
     with json_errors(json):
-        found = asdict(repair_database(target if has_remains(target) else resolve_target(target)[0]))
+        found = repair_database(target if has_remains(target) else resolve_target(target)[0])
     if json:
-        print_json(found)
+        print_json(asdict(found))
     else:
-        print_lines(describe_repair(found), stream=sys.stdout)
+        print_lines(found.describe(), stream=sys.stdout)
 
 
 @app.command(epilog="Example: bulkinfer schema > job.schema.json")

@@ -226,43 +226,14 @@ def describe_run(past: Mapping[str, Any]) -> list[str]:
     """The last run of a job, from the database."""
     ended = past["status"] or "ended without a word (killed, or the machine stopped): run it again to resume"
     failed = ", ".join(f"{count:,} {code}" for code, count in past["failed_by_code"].items())
+    error = (past["summary"] or {}).get("error")
     return [
         f"{past['name']}: {ended}" + (f", exit code {past['exit_code']}" if past["exit_code"] is not None else ""),
         f"  {past['num_rows']:,} input rows, {past['num_answered']:,} answered"
         + (f"; failed: {failed}" if failed else ""),
         f"  started {past['started_at']}, ended {past['ended_at'] or '?'}, run {past['run_id']}",
+        *([f"  error: {error}"] if error else []),
     ]
-
-
-def describe_repair(found: Mapping[str, Any]) -> Iterator[str]:
-    """What a repair found and did."""
-    database = found["database"]
-    match found["outcome"]:
-        case "intact":
-            yield f"{database}: opens, and nothing is missing; nothing was changed"
-        case "loss_accepted":
-            yield f"{database}: its write-ahead log was removed (if you have it, put it back before the next run)"
-        case _:
-            yield f"{database}: repaired; its write-ahead log was damaged, or of another database"
-            yield (
-                f"  recovered from the log: {found['num_recovered_commits']:,} commits with "
-                f"{found['num_recovered_answers']:,} answers"
-            )
-    yield f"  in the database: {found['num_commits']:,} commits with {found['num_answers']:,} answers"
-    if found["outcome"] != "intact":
-        yield f"  lost: {_describe_loss(found['num_lost_commits'])}; the next run asks again what has no answer"
-    for path in found["kept_logs"]:
-        yield f"  damaged log, kept: {path}"
-
-
-def _describe_loss(num_commits: int | None) -> str:
-    match num_commits:
-        case None:
-            return "nobody knows how many commits: no status file tells"
-        case 0:
-            return "no commit that was finished"
-        case _:
-            return f"{num_commits:,} commits"
 
 
 def print_error(message: str) -> None:

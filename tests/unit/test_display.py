@@ -432,6 +432,7 @@ PAST: dict[str, Any] = {
     "started_at": "then",
     "ended_at": "now",
     "run_id": "r1",
+    "summary": {"error": "1,600 of 12,000 documents failed"},
 }
 
 
@@ -444,10 +445,11 @@ PAST: dict[str, Any] = {
                 "tickets: failed, exit code 5",
                 "12,000 input rows, 10,400 answered; failed: 1,500 truncated, 100 unreadable_row",
                 "started then, ended now, run r1",
+                "error: 1,600 of 12,000 documents failed",
             ],
         ),
         (
-            {"status": "completed", "exit_code": 0, "failed_by_code": {}},
+            {"status": "completed", "exit_code": 0, "failed_by_code": {}, "summary": {"error": None}},
             [
                 "tickets: completed, exit code 0",
                 "12,000 input rows, 10,400 answered",
@@ -455,7 +457,7 @@ PAST: dict[str, Any] = {
             ],
         ),
         (
-            {"status": None, "exit_code": None, "ended_at": None, "failed_by_code": {}},
+            {"status": None, "exit_code": None, "ended_at": None, "failed_by_code": {}, "summary": None},
             [
                 "tickets: ended without a word (killed, or the machine stopped): run it again to resume",
                 "12,000 input rows, 10,400 answered",

@@ -214,6 +214,18 @@ def test_missing_permission_is_one_error(tmp_path: Path, open_folder: Path, mode
     assert message in said
 
 
+@pytest.mark.parametrize("mode", [0o444, 0o000])
+def test_log_that_may_not_be_written_is_not_taken_for_damaged(tmp_path: Path, open_folder: Path, mode: int) -> None:
+    """As one that root left behind."""
+    database = open_folder / "a.duckdb"
+    leave_log(database)
+    for file in open_folder.iterdir():
+        file.chmod(0o666)
+    wal_path(database).chmod(mode)
+    said = open_as_nobody(database, tmp_path / "b.duckdb")
+    assert said == f"{database}: no permission to write to {database}.wal\n"
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that other users can reach: those of pytest are closed to them."""

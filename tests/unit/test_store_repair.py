@@ -237,6 +237,7 @@ def test_damaged_log_whose_commits_are_in_the_file_already_doubles_nothing(tmp_p
     found = repair_database(database)
     assert (found.outcome, found.num_commits, found.num_recovered_commits) == (RepairOutcome.REPAIRED, NUM_COMMITS, 0)
     assert found.num_lost_commits == 0
+    assert "lost: no commit that was finished" in "\n".join(found.describe())
     check_next_run(database, NUM_COMMITS, killed)
 
 
@@ -289,6 +290,7 @@ def test_without_a_status_file_nobody_knows_what_is_lost(tmp_path: Path, killed:
     status_path(database).unlink()
     found = repair_database(database)
     assert (found.num_commits, found.num_lost_commits) == (NUM_COMMITS - 1, None)
+    assert "nobody knows how many commits" in "\n".join(found.describe())
     status = read_status(database)
     assert status is not None
     assert status["num_commits"] == NUM_COMMITS - 1
@@ -428,7 +430,20 @@ def test_what_a_killed_repair_left_is_cleared_away(tmp_path: Path, killed: Kille
     trial_path(database).mkdir()
     os.link(database, trial_path(database) / "trial.duckdb")
     (trial_path(database) / "trial.duckdb.wal").write_bytes(b"half")
+    (trial_path(database) / "trial.tmp").mkdir()
+    (trial_path(database) / "trial.tmp" / "duckdb_temp").touch()
     check_report(repair_database(database), database, killed.count_before(log))
+
+
+def test_folder_of_somebody_else_is_left_alone(tmp_path: Path, killed: Killed) -> None:
+    log = flip_in_the_middle(wal_path(killed.database).read_bytes())
+    database = killed.copy_to(tmp_path, log)
+    trial_path(database).mkdir()
+    (trial_path(database) / "notes").touch()
+    with pytest.raises(StoreError, match=r"a.duckdb.repair cannot be made: Directory not empty"):
+        repair_database(database)
+    assert (trial_path(database) / "notes").exists()
+    assert wal_path(database).read_bytes() == log
 
 
 def test_log_keeps_its_mode(tmp_path: Path, killed: Killed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,13 @@ import duckdb
 
 from bulkinfer import __version__
 from bulkinfer.errors import StoreError, StoreLocked
-from bulkinfer.store.paths import check_is_database, find_locking_pid, wal_path
+from bulkinfer.store.paths import check_is_database, find_locking_pid, spill_path, wal_path
 
 SCHEMA_VERSION = 1
+
+NO_ROOM = (duckdb.OutOfMemoryException, duckdb.TransactionException)
+"""What opening raises where a log does not fit into memory, nor into the temporary folder. A damaged log is
+`duckdb.Error` itself, one of another database `duckdb.IOException`."""
 
 _LOCK_PAUSE_S = 0.05
 
@@ -43,8 +47,8 @@ def open_for_writing(path: Path, lock_wait_s: float) -> duckdb.DuckDBPyConnectio
         _create(path)
     else:
         check_is_database(path)
-        if not os.access(path, os.W_OK):
-            raise StoreError(f"{path}: no permission to write to it")
+        if (forbidden := _find_forbidden(path, for_writing=True)) is not None:
+            raise _forbidden_error(path, forbidden, for_writing=True)
         wait_for_readers(path, lock_wait_s)
         # Read-only first: opening a foreign or damaged file for writing could already change it.
         if _is_blank(path):
@@ -86,11 +90,16 @@ def explain_error(error: duckdb.Error, path: Path, action: str) -> StoreError:
     kind = type(error).__name__
     match error:
         case duckdb.OutOfMemoryException():
-            advice = "the memory limit of the database was reached; commit less at once, or free memory"
+            advice = (
+                f"its memory limit was reached, and {path}.tmp, for what does not fit, did not help: is the disk full?"
+            )
         case duckdb.TransactionException() | duckdb.FatalException() | duckdb.PermissionException():
             advice = "is the disk full, or the folder not writable? What is committed is safe: mend that and run again"
         case duckdb.IOException() | duckdb.SerializationException() | duckdb.InternalException():
-            advice = "is the disk full, or the file damaged? Keep it and its .wal together; run again, or restore both"
+            advice = (
+                f"is the disk full (also for {path}.tmp, which takes what does not fit into memory), or the file "
+                "damaged? What is committed is safe: make room and run again; keep the file and its .wal together"
+            )
         case duckdb.ConnectionException():
             advice = "it is open in this process with other settings, or was closed"
         case _:
@@ -98,8 +107,10 @@ def explain_error(error: duckdb.Error, path: Path, action: str) -> StoreError:
     return StoreError(f"{path}: {action} failed ({kind}): {advice}")
 
 
-def explain_open_error(error: duckdb.Error, path: Path, *, for_writing: bool) -> StoreError:
-    """Why a file that begins like a DuckDB database cannot be opened: held, damaged, or its write-ahead log is.
+def explain_open_error(error: duckdb.Error, path: Path, spill_path: Path, *, for_writing: bool) -> StoreError:
+    """Why a file that begins like a DuckDB database cannot be opened: held, forbidden, or it or its log is damaged.
+
+    `spill_path` is where it puts what does not fit into memory.
 
     It opens the file: only for a process that has just failed to.
     """
@@ -107,6 +118,13 @@ def explain_open_error(error: duckdb.Error, path: Path, *, for_writing: bool) ->
     if pid is not None:
         return _open_elsewhere(path, pid)
     wal = wal_path(path)
+    if (forbidden := _find_forbidden(path, for_writing=for_writing)) is not None:
+        return _forbidden_error(path, forbidden, for_writing=for_writing)
+    if isinstance(error, NO_ROOM):
+        return StoreError(
+            f"{path}: cannot be opened ({type(error).__name__}): its log does not fit into the memory that it may use, "
+            f"and there is no room for the rest in {spill_path}. Nothing was changed. Make room and run again"
+        )
     if wal.exists():
         damaged = f"it or its write-ahead log {wal}"
         advice = f"`bulkinfer repair {path}` sets a damaged log aside, which is never deleted, and keeps its good part"
@@ -137,26 +155,39 @@ def wait_for_readers(path: Path, lock_wait_s: float) -> None:
         time.sleep(_LOCK_PAUSE_S)
 
 
+def _find_forbidden(path: Path, *, for_writing: bool) -> Path | None:
+    """What of a database this process may not read, or write to. A log is created and deleted: the folder counts."""
+    wal = wal_path(path)
+    mode = os.R_OK | os.W_OK if for_writing else os.R_OK
+    needed = (path, wal, path.parent) if for_writing else (path, wal)
+    return next((file for file in needed if file.exists() and not os.access(file, mode)), None)
+
+
+def _forbidden_error(path: Path, forbidden: Path, *, for_writing: bool) -> StoreError:
+    what = "it" if forbidden == path else str(forbidden)
+    return StoreError(f"{path}: no permission to {'write to' if for_writing else 'read'} {what}")
+
+
 def _open_elsewhere(path: Path, pid: int) -> StoreLocked:
     return StoreLocked(f"{path}: process {pid} has this database open; close it there and try again")
 
 
 def _is_blank(path: Path) -> bool:
     try:
-        with connect_read_only(path, path.with_name(f"{path.name}.tmp")) as connection:
+        with connect_read_only(path, spill_path(path)) as connection:
             return check_schema(connection, path)
     except duckdb.Error as error:
-        raise explain_open_error(error, path, for_writing=False) from error
+        raise explain_open_error(error, path, spill_path(path), for_writing=False) from error
 
 
 def _connect(path: Path) -> duckdb.DuckDBPyConnection:
     try:
-        connection = duckdb.connect(path, config={**_WRITE_SETTINGS, "temp_directory": f"{path}.tmp"})
+        connection = duckdb.connect(path, config={**_WRITE_SETTINGS, "temp_directory": str(spill_path(path))})
         # A forked child that ends would checkpoint and delete the log that the parent goes on writing to.
         connection.execute("pragma disable_checkpoint_on_shutdown")
         return _seal(connection)
     except duckdb.Error as error:
-        raise explain_open_error(error, path, for_writing=True) from error
+        raise explain_open_error(error, path, spill_path(path), for_writing=True) from error
 
 
 def _seal(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:

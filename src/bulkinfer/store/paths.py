@@ -73,6 +73,11 @@ def reach_socket(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def spill_path(database: Path) -> Path:
+    """`<database>.tmp`: the folder for what does not fit into the memory of who writes; DuckDB makes and removes it."""
+    return _beside(database, ".tmp")
+
+
 def trial_path(database: Path) -> Path:
     """`<database>.repair`: the folder of a repair, while it lasts."""
     return _beside(database, ".repair")

@@ -162,7 +162,7 @@ def _connect(database: Path, spill_path: Path) -> duckdb.DuckDBPyConnection:
         holder = read_holder(database)  # a run may have begun meanwhile
         if holder is not None:
             raise locked_error(database, holder) from error
-        raise explain_open_error(error, database, for_writing=False) from error
+        raise explain_open_error(error, database, spill_path, for_writing=False) from error
 
 
 @contextmanager

@@ -5,6 +5,7 @@ before the good part takes its place, and the status file, which remembers how m
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -15,14 +16,16 @@ import duckdb
 
 from bulkinfer.errors import StoreError
 from bulkinfer.store.database import (
+    NO_ROOM,
     check_no_orphaned_log,
     connect_read_only,
     explain_error,
+    explain_open_error,
     open_for_writing,
     wait_for_readers,
 )
 from bulkinfer.store.lock import RunLock
-from bulkinfer.store.paths import check_is_database, find_kept_logs, resolve_database, status_path, wal_path
+from bulkinfer.store.paths import check_is_database, find_kept_logs, resolve_database, spill_path, status_path, wal_path
 from bulkinfer.store.status import count_lost_commits, read_status, write_status
 from bulkinfer.store.trial import Content, begin_trial, damaged_file, read_content
 
@@ -56,6 +59,31 @@ class Repair:
     """At least: the status file may have been one commit behind. None where no status file tells."""
     kept_logs: tuple[Path, ...]
     """Damaged logs that were set aside, by this repair or an earlier one; the newest last."""
+
+    def describe(self) -> Iterator[str]:
+        """For people, as lines."""
+        match self.outcome:
+            case RepairOutcome.INTACT:
+                yield f"{self.database}: opens, and nothing is missing; nothing was changed"
+            case RepairOutcome.LOSS_ACCEPTED:
+                yield f"{self.database}: its write-ahead log was removed. If you have it, put it back now"
+            case RepairOutcome.REPAIRED:
+                yield f"{self.database}: repaired; its write-ahead log was damaged, or of another database"
+                yield f"  recovered from the log: {_count(self.num_recovered_commits, self.num_recovered_answers)}"
+        yield f"  in the database: {_count(self.num_commits, self.num_answers)}"
+        if self.outcome is not RepairOutcome.INTACT:
+            yield f"  lost: {self._describe_loss()}; the next run asks again what has no answer"
+        for path in self.kept_logs:
+            yield f"  damaged log, kept: {path}"
+
+    def _describe_loss(self) -> str:
+        match self.num_lost_commits:
+            case None:
+                return "nobody knows how many commits: no status file tells"
+            case 0:
+                return "no commit that was finished"
+            case num_commits:
+                return f"{num_commits:,} commits"
 
 
 def repair_database(path: Path) -> Repair:
@@ -96,9 +124,9 @@ def _repair(database: Path) -> Repair:
 def _read_as_it_is(database: Path) -> Content | None:
     """What the database and its log hold; None when they do not open together."""
     try:
-        connection = connect_read_only(database, database.with_name(f"{database.name}.tmp"))
-    except duckdb.OutOfMemoryException as error:
-        raise explain_error(error, database, "opening it") from error
+        connection = connect_read_only(database, spill_path(database))
+    except NO_ROOM as error:
+        raise explain_open_error(error, database, spill_path(database), for_writing=True) from error
     except duckdb.Error:
         return None
     with connection:
@@ -188,6 +216,10 @@ def _describe(
         num_lost,
         tuple(find_kept_logs(database)),
     )
+
+
+def _count(num_commits: int, num_answers: int) -> str:
+    return f"{num_commits:,} commits with {num_answers:,} answers"
 
 
 def _sync(path: Path) -> None:

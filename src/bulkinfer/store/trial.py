@@ -9,6 +9,7 @@ the shortest beginning that does not open ends, and halving finds it.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 import duckdb
 
 from bulkinfer.errors import StoreError
-from bulkinfer.store.database import check_schema, connect_read_only, explain_error
+from bulkinfer.store.database import NO_ROOM, check_schema, connect_read_only, explain_open_error
 from bulkinfer.store.lookups import identify
 from bulkinfer.store.paths import trial_path
 
@@ -42,6 +43,7 @@ class Trial:
         self._database = database
         self._wal = wal
         self._path = folder / "trial.duckdb"
+        self._spill_path = folder / "trial.tmp"
         self.copy_path = folder / "trial.duckdb.wal"
         """The beginning of the log that was tried last."""
         try:
@@ -80,14 +82,14 @@ class Trial:
         self._cut(num_bytes)
         try:
             self._connect().close()
-        except duckdb.OutOfMemoryException as error:  # that is no word about the log
-            raise explain_error(error, self._database, "trying its log") from error
+        except NO_ROOM as error:  # that is no word about the log
+            raise explain_open_error(error, self._database, self._spill_path, for_writing=True) from error
         except duckdb.Error:
             return False
         return True
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
-        return connect_read_only(self._path, self._path.with_suffix(".tmp"))
+        return connect_read_only(self._path, self._spill_path)
 
     def _cut(self, num_bytes: int) -> None:
         """Make the copy the first bytes of the log."""
@@ -148,8 +150,12 @@ def read_content(connection: duckdb.DuckDBPyConnection, database: Path) -> Conte
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder and what trials leave in it: copies, and a second name of the database."""
-    if folder.is_dir():
-        for path in folder.iterdir():
+    """Remove the folder and what trials leave in it: copies, and a second name of the database. Nothing else."""
+    if not folder.is_dir():
+        return
+    for path in folder.glob("trial.*"):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
             path.unlink()
-        folder.rmdir()
+    folder.rmdir()
