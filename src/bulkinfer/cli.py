@@ -5,6 +5,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 
 import csv
 import io
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,14 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import orjson
 import typer
 
 from bulkinfer import __version__
 from bulkinfer.bugs import told_without_text
-from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked
+from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked, StoreStalled
 from bulkinfer.json_text import to_json
 from bulkinfer.records import Only, RunStatus
 from bulkinfer.streams import Output
@@ -111,8 +112,17 @@ def _run_app() -> int:
 
         if str(error):
             print_error(str(error))
+        if isinstance(error, StoreStalled):
+            _leave_at_once(error.exit_code)
         return error.exit_code
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _leave_at_once(code: int) -> NoReturn:
+    """A thread hangs in the database: to end in order would mean to wait for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def print_version(is_wanted: bool) -> None:
@@ -312,7 +322,7 @@ def resolve_target(target: Path) -> tuple[Path, str | None]:
 
 def read_current_status(database: Path, name: str | None) -> Mapping[str, object]:
     """The live run's own word while one lives; else what the database says of the last run of each job."""
-    from bulkinfer.store import Reader, RemoteReader, read_holder, read_status
+    from bulkinfer.store import Reader, RemoteReader, add_told_end, read_holder, read_status
 
     holder = read_holder(database)
     if holder is not None:
@@ -325,7 +335,7 @@ def read_current_status(database: Path, name: str | None) -> Mapping[str, object
             found |= RemoteReader(database, holder, STATUS_TIMEOUT_S).status()
         return found | {"status": RunStatus.RUNNING}
     with Reader.open(database) as reader:
-        runs = [asdict(run) for run in reader.summary(name)]
+        runs = [asdict(run) for run in add_told_end(reader.summary(name), read_status(database))]
     if not runs:
         raise JobError(f"{database}: has no run of a job named {name}")
     return {"status": runs[0]["status"] or "killed", "database": str(database), "runs": runs}

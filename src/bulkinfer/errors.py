@@ -6,6 +6,7 @@ BulkinferError
 ├── EngineError         3  the engine does not start, or keeps dying
 │   └── EngineDied      3  one death of an engine that was running; the runner restarts it (retryable)
 ├── StoreError          4  the database cannot be read or written: disk full, permissions, damaged
+│   ├── StoreStalled    4  the disk does not answer: a thread hangs in a write, and nothing can be waited for
 │   └── StoreLocked    75  another run holds this database; try again later (retryable)
 ├── TooManyFailures     5  more documents failed than the job's `max_failures` allows
 └── Interrupted  130/143  SIGINT or SIGTERM after a clean drain; run again to resume
@@ -72,6 +73,12 @@ class StoreError(BulkinferError):
 
     code = "store_error"
     exit_code = ExitCode.STORE
+
+
+class StoreStalled(StoreError):
+    """The disk does not answer: a thread hangs in the database, and will hold up whoever waits for it."""
+
+    code = "store_stalled"
 
 
 class StoreLocked(StoreError):

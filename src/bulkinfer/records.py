@@ -251,6 +251,8 @@ class Commit:
     num_failures: int
     document_hashes: tuple[bytes, ...]
     """Of the outcomes in it."""
+    failure_codes: Mapping[FailureCode, int]
+    """Of the failures in it."""
     commit_s: float
 
 

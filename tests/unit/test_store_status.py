@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bulkinfer.store import Store, read_status, write_status
+from bulkinfer.records import RunStatus
+from bulkinfer.store import Reader, Store, add_told_end, read_status, write_status
 from tests.unit.store_support import TASK, make_file, make_result, make_run, run_job, select
 
 
@@ -56,3 +57,54 @@ def test_status_that_cannot_be_written_does_not_stop_a_run(tmp_path: Path) -> No
     assert select(database, "select output from answers") == [("answer to x",)]
     assert not write_status(database, {})
     assert not (tmp_path / "a.duckdb.status.json.tmp").exists()
+
+
+def test_last_status_is_written_over_the_old_one_where_no_new_one_can_be_made(tmp_path: Path) -> None:
+    """Whole, however much longer the old one was."""
+    database = tmp_path / "a.duckdb"
+    assert write_status(database, {"documents": "x" * 1_000})
+    (tmp_path / "a.duckdb.status.json.tmp").mkdir()
+    assert not write_status(database, {"status": "running"})
+    assert write_status(database, {"status": "failed"}, is_last=True)
+    status = read_status(database)
+    assert status is not None
+    assert (status["status"], status["pid"]) == ("failed", os.getpid())
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (None, ("completed", 0)),
+        ({"status": "running"}, ("completed", 0)),
+        ({"status": "odd", "exit_code": 4}, ("completed", 0)),
+        ({"status": "failed", "exit_code": 4, "run_id": "another"}, ("completed", 0)),
+        ({"status": "failed", "exit_code": 4, "error": "the disk is full"}, ("failed", 4)),
+    ],
+)
+def test_end_that_only_the_status_file_tells_counts(
+    tmp_path: Path, told: dict[str, str | int] | None, expected: tuple[str, int]
+) -> None:
+    database = tmp_path / "a.duckdb"
+    run_job(database, {"a.jsonl": ["x"]})
+    with Reader.open(database) as reader:
+        runs = reader.summary()
+    if told is not None:
+        write_status(database, {"run_id": str(runs[0].run_id), **told})
+    [run] = add_told_end(runs, None if told is None else read_status(database))
+    assert (run.status, run.exit_code) == expected
+    assert (run.summary or {}).get("error") == ("the disk is full" if expected[1] else None)
+
+
+def test_run_that_could_not_record_its_end_ended_when_its_status_was_written(tmp_path: Path) -> None:
+    database = tmp_path / "a.duckdb"
+    store = Store.open(database)
+    run = make_run()
+    store.begin_run(run, TASK, [make_file()], "body")
+    store.tell_end({"run_id": str(run.run_id), "status": "failed", "exit_code": 4})
+    store.close()
+    with Reader.open(database) as reader:
+        [before] = reader.summary()
+    assert (before.status, before.ended_at) == (None, None)
+    [after] = add_told_end([before], read_status(database))
+    assert (after.status, after.exit_code) == (RunStatus.FAILED, 4)
+    assert after.ended_at is not None

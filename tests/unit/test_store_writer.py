@@ -5,8 +5,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import duckdb
@@ -14,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bulkinfer.errors import StoreError
+from bulkinfer.errors import StoreError, StoreLocked, StoreStalled
 from bulkinfer.records import (
     Commit,
     DocumentRow,
@@ -26,9 +28,10 @@ from bulkinfer.records import (
     RunStatus,
     SourceFile,
 )
-from bulkinfer.store import CommitLimits, DocumentCounts, Reader, Store
+from bulkinfer.store import CommitLimits, DocumentCounts, Reader, Store, queue
 from bulkinfer.store.arrow import hashes_table, read_hashes
 from bulkinfer.store.commit import Written
+from bulkinfer.store.queue import CommitQueue
 from tests.unit.store_support import (
     NOW,
     OTHER_TASK,
@@ -218,15 +221,47 @@ def assert_set(event: threading.Event) -> None:
     assert event.wait(20)
 
 
-def test_writer_that_is_stuck_is_told_of(tmp_path: Path) -> None:
+def test_writer_that_is_stuck_is_told_of_and_not_waited_for(tmp_path: Path) -> None:
+    """It keeps the lock: it may write yet."""
     may_go_on = threading.Event()
-    limits = CommitLimits(max_outcomes=1, stall_limit_s=0.05)
+    limits = CommitLimits(max_outcomes=1)
     store = Store.open(tmp_path / "a.duckdb", on_commit=lambda _: assert_set(may_go_on), limits=limits)
-    store.begin_run(make_run(), TASK, [make_file()], "body")
-    store.add([make_result("x")])
-    with pytest.raises(StoreError, match="was not written for 0 s"):
-        store.flush()
-    may_go_on.set()
+    try:
+        store.begin_run(make_run(), TASK, [make_file()], "body")
+        store._queue._limits = replace(limits, stall_limit_s=0.05)
+        store.add([make_result("x")])
+        with pytest.raises(StoreStalled, match=r"a.duckdb: nothing was written for 0\.05 s"):
+            store.flush()
+        assert store.is_stalled
+        for call in (store.check, store.flush, lambda: store.add([make_result("y")])):
+            with pytest.raises(StoreStalled):
+                call()
+        store.close()
+        with pytest.raises(StoreLocked):
+            Store.open(tmp_path / "a.duckdb")
+    finally:
+        may_go_on.set()
+
+
+def test_writer_is_stuck_when_one_commit_takes_too_long_not_when_many_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 1_000.0
+    monkeypatch.setattr(queue, "time", SimpleNamespace(monotonic=lambda: now_s))
+    commits = CommitQueue(tmp_path / "a.duckdb", CommitLimits(max_outcomes=1, stall_limit_s=100))
+    for number in range(3):
+        commits.put((), [make_result(str(number))])
+        assert commits.take() is not None
+        now_s += 99
+        commits.check()
+        commits.mark_committed()
+    now_s += 1_000  # nothing to write is no stall
+    commits.check()
+    commits.put((), [make_result("x")])
+    assert commits.take() is not None
+    now_s += 101
+    with pytest.raises(StoreStalled):
+        commits.put((), [make_result("y")])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -401,7 +436,7 @@ def test_end_of_a_run_is_recorded_once(tmp_path: Path) -> None:
 _FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from bulkinfer.errors import StoreError
+from bulkinfer.errors import StoreError, StoreLocked, StoreStalled
 from bulkinfer.store import Store
 from tests.unit.store_support import QUICK, TASK, make_file, make_result, make_run
 

@@ -57,6 +57,7 @@ class Ledger:
     num_succeeded: int = 0
     num_committed_results: int = 0
     num_committed_failures: int = 0
+    committed_by_code: Counter[FailureCode] = field(default_factory=Counter)
     failed_by_code: Counter[FailureCode] = field(default_factory=Counter)
     is_read_to_end: bool = False
     bytes_read: int = 0
@@ -150,6 +151,7 @@ class Ledger:
         """Outcomes are on disk."""
         self.num_committed_results += commit.num_results
         self.num_committed_failures += commit.num_failures
+        self.committed_by_code.update(commit.failure_codes)
 
     def note_outcome(self, outcome: Outcome, num_chars: int) -> None:
         """A document that the engine was asked is done with."""
@@ -266,7 +268,7 @@ class Ledger:
                 "already_done": max(0, counts.num_distinct - self.num_to_do - not_asked),
                 "succeeded": self.num_succeeded,
                 "failed": self.num_failed,
-                "failed_by_code": self._failed_by_code(),
+                "failed_by_code": _sort_codes(self.failed_by_code),
                 "failed_rows": counts.num_failed_rows,
                 "not_asked": not_asked,
                 "not_finished": not_finished,
@@ -284,16 +286,13 @@ class Ledger:
                 "already_done": 0,
                 "succeeded": self.num_committed_results,
                 "failed": self.num_committed_failures,
-                "failed_by_code": self._failed_by_code(),
+                "failed_by_code": _sort_codes(self.committed_by_code),
                 "failed_rows": self.num_committed_failures,
                 "not_asked": 0,
                 "not_finished": self.num_to_do - self.num_committed_results - self.num_committed_failures,
             },
             **self._summary_of_engine(Latency()),
         }
-
-    def _failed_by_code(self) -> dict[str, JsonValue]:
-        return {code.value: count for code, count in sorted(self.failed_by_code.items()) if count}
 
     def _summary_of_engine(self, latency: Latency) -> dict[str, JsonValue]:
         generate_s = 0.0
@@ -328,7 +327,7 @@ class Ledger:
                 "to_do": self.num_to_do,
                 "succeeded": self.num_succeeded,
                 "failed": self.num_failed,
-                "failed_by_code": self._failed_by_code(),
+                "failed_by_code": _sort_codes(self.failed_by_code),
                 "is_read_to_end": self.is_read_to_end,
                 "queued": num_queued,
                 "in_flight": num_in_flight,
@@ -353,6 +352,10 @@ class Ledger:
             "restarts": self.num_restarts,
             "is_used": self.first_submit_s is not None,
         }
+
+
+def _sort_codes(counts: Mapping[FailureCode, int]) -> dict[str, JsonValue]:
+    return {code.value: count for code, count in sorted(counts.items()) if count}
 
 
 def peak_memory_bytes() -> int:

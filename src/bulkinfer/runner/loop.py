@@ -115,6 +115,7 @@ class Run:
                 self._fill_queue()
                 self._feed_engine()
                 self._receive()
+                self._store.check()
                 self._note_commits()
                 self._check_failures()
                 self._tell()
@@ -133,10 +134,12 @@ class Run:
             summary = self._describe_end(error) | self._summarise()
             self._store.status_source = lambda: summary
             self._store.end_run(status_of(error), exit_code_of(error), summary)
-            self._store.close()
+            self._store.settle()
         except StoreError as store_error:
             error = store_error
+            self._note_commits()
             summary = self._describe_end(error) | self._ledger.summary_of_commits()
+            self._store.tell_end(summary)
         self._emit(RunEnded(status_of(error), summary))
         return RunReport(exit_code_of(error), summary, error)
 
@@ -285,7 +288,8 @@ class Run:
         self._planner.stop()
         self._window.close()
         shard, self._next_shard = self._next_shard, None
-        if shard is not None:
+        # Where the database hangs, a lookup may, and the planner with it.
+        if shard is not None and not self._store.is_stalled:
             wait_for_futures([shard], timeout=PLANNER_END_LIMIT_S)
 
     def _drain(self, ending: BulkinferError) -> None:

@@ -8,7 +8,7 @@ from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import DEFAULT_TIMEOUT_S, RemoteReader, open_reader
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
-from bulkinfer.store.reports import OpenFailure, RunSummary
+from bulkinfer.store.reports import OpenFailure, RunSummary, add_told_end
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.status import read_status, write_status
 from bulkinfer.store.writer import Store
@@ -28,6 +28,7 @@ __all__ = [
     "RunSummary",
     "Store",
     "TaskRecord",
+    "add_told_end",
     "engine_log_path",
     "export_answers",
     "has_remains",

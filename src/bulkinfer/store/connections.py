@@ -113,6 +113,10 @@ class Connections:
                 self._connection.close()
             self._connection = None
 
+    def abandon(self) -> None:
+        """Leave everything as it is, for good: a thread hangs in it, and to close or to free it would hang as well."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
     def check_file(self) -> None:
         """Raise StoreError when the file of this name is not the one that was opened: DuckDB would not notice."""
         try:

@@ -4,8 +4,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from bulkinfer.errors import StoreError
+from bulkinfer.errors import StoreError, StoreStalled
 from bulkinfer.records import DocumentRow, Failure, Outcome, Result
 
 _ROW_BYTES = 64
@@ -27,7 +28,7 @@ class CommitLimits:
     lock_wait_s: float = 10.0
     """How long to wait for processes that only read the database."""
     stall_limit_s: float = 300.0
-    """How long `add`, `flush` and `close` wait for the writer before they call it stuck."""
+    """How long one commit, its retries included, may take before the writer is called stuck."""
 
 
 @dataclass(slots=True)
@@ -49,20 +50,24 @@ class Pending:
 class CommitQueue:
     """Many threads put and flush, one writer takes. Whatever ends the writer is raised to all the others."""
 
-    def __init__(self, limits: CommitLimits) -> None:
+    def __init__(self, database: Path, limits: CommitLimits) -> None:
+        self._database = database
         self._limits = limits
         self._changed = threading.Condition()
         self._pending = Pending()
         self._num_put = 0
         self._num_taken = 0
         self._num_committed = 0
+        self._moved_s = time.monotonic()
+        """When the writer last took or finished a commit."""
+        self._is_busy = False
         self._flush_to = 0
         self._is_closed = False
         self._failure: BaseException | None = None
         self._is_failure_raised = False
 
     def put(self, rows: Sequence[DocumentRow], outcomes: Sequence[Outcome]) -> None:
-        """Queue; blocks while the backlog is full. Raises what ended the writer, or StoreError when it is stuck."""
+        """Queue; blocks while the backlog is full. Raises what ended the writer, or StoreStalled when it is stuck."""
         with self._changed:
             self._wait_for(self._has_room)
             if self._is_closed:
@@ -93,6 +98,7 @@ class CommitQueue:
                 self._changed.wait(self._time_left_s())
             taken, self._pending = self._pending, Pending()
             self._num_taken = self._num_put
+            self._moved_s, self._is_busy = time.monotonic(), True
             self._changed.notify_all()
             return taken
 
@@ -100,6 +106,7 @@ class CommitQueue:
         """What was taken is on disk. The writer's."""
         with self._changed:
             self._num_committed = self._num_taken
+            self._moved_s, self._is_busy = time.monotonic(), False
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
@@ -114,21 +121,53 @@ class CommitQueue:
             self._is_closed = True
             self._changed.notify_all()
 
-    def take_unseen_failure(self) -> BaseException | None:
-        """What ended the writer, if nobody was told yet."""
+    def check(self) -> None:
+        """Raise what ended the writer, or StoreStalled when it has been busy with one commit for too long."""
         with self._changed:
-            if self._is_failure_raised:
-                return None
-            self._is_failure_raised = True
-            return self._failure
+            self._check(time.monotonic())
+
+    def wait_for_end(self) -> None:
+        """After `close`: return when all is on disk, or raise as `check` does what nobody was told yet."""
+        with self._changed:
+            was_told = self._is_failure_raised
+            try:
+                self._wait_for(lambda: self._pending.is_empty and self._num_committed == self._num_taken)
+            except BaseException:
+                if not was_told:
+                    raise
+
+    def fail_stalled(self) -> StoreStalled:
+        """Something else than the writer hangs: nothing can be written any more. Returns the error."""
+        error = StoreStalled(
+            f"{self._database}: nothing was written for {self._limits.stall_limit_s:g} s: the disk, or the network "
+            "file system, does not answer. What is committed is safe; mend that and run again to resume"
+        )
+        self.fail(error)
+        return error
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the database hangs: nobody may wait for it any more."""
+        return isinstance(self._failure, StoreStalled)
 
     def _wait_for(self, is_met: Callable[[], bool]) -> None:
-        in_time = self._changed.wait_for(lambda: self._failure is not None or is_met(), self._limits.stall_limit_s)
+        began_s = time.monotonic()
+        self._check(began_s)
+        while not is_met():
+            self._changed.wait(self._stall_time_left_s(began_s))
+            self._check(began_s)
+
+    def _check(self, began_s: float) -> None:
+        if self._failure is None and self._is_busy and self._stall_time_left_s(began_s) == 0:
+            self.fail_stalled()
         if self._failure is not None:
             self._is_failure_raised = True
             raise self._failure
-        if not in_time:
-            raise StoreError(f"the database was not written for {self._limits.stall_limit_s:.0f} s: is the disk stuck?")
+
+    def _stall_time_left_s(self, began_s: float) -> float:
+        """Until the writer must be called stuck; `began_s` is when the caller began to wait for an idle one."""
+        since_s = self._moved_s if self._is_busy else max(began_s, self._moved_s)
+        return max(0.0, since_s + self._limits.stall_limit_s - time.monotonic())
 
     def _has_room(self) -> bool:
         return self._is_closed or (

@@ -1,8 +1,8 @@
 """What `status` and `failures` tell of a database: its jobs, their last runs, and the rows that have no answer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -66,6 +66,16 @@ _FAILURES = """
 """
 
 
+def add_told_end(runs: Sequence[RunSummary], told: Mapping[str, JsonValue] | None) -> list[RunSummary]:
+    """The same, with the end that the status file tells of a run that could not record it, or not that it failed then.
+
+    The status file outweighs the database: a run that failed in its last step had recorded its success before.
+    """
+    if told is None:
+        return list(runs)
+    return [_add_end(run, told) if str(run.run_id) == told.get("run_id") else run for run in runs]
+
+
 class Reports(ABC):
     """What every way of reading a database can tell of it."""
 
@@ -107,6 +117,14 @@ def _summarize(select: Select, line: tuple[Any, ...]) -> RunSummary:
         num_answered=_count_rows(select, "answers", name),
         failed_by_code=_count_failures(select, name),
     )
+
+
+def _add_end(run: RunSummary, told: Mapping[str, JsonValue]) -> RunSummary:
+    exit_code, status, told_at = told.get("exit_code"), told.get("status"), told.get("updated_at")
+    if not isinstance(exit_code, int) or status not in set(RunStatus):  # the run was killed
+        return run
+    ended_at = datetime.fromisoformat(str(told_at)) if run.ended_at is None else run.ended_at
+    return replace(run, status=RunStatus(str(status)), exit_code=exit_code, ended_at=ended_at, summary=told)
 
 
 def _count_rows(select: Select, view: str, name: str) -> int:

@@ -17,21 +17,33 @@ from bulkinfer.records import JsonValue
 from bulkinfer.store.paths import status_path
 
 
-def write_status(database: Path, status: Mapping[str, JsonValue]) -> bool:
+def write_status(database: Path, status: Mapping[str, JsonValue], *, is_last: bool = False) -> bool:
     """Replace the status file of a database; pid, host and updated_at (UTC) are added.
 
     Returns False when it cannot be written: a run never stops for that. No fsync: after a power cut an older one will
-    do.
+    do. The last one of a run is written over the old file where there is no room, or no permission, for a new one.
     """
     path = status_path(database)
     temporary = path.with_name(f"{path.name}.tmp")
-    content = {**status, "pid": os.getpid(), "host": socket.gethostname(), "updated_at": datetime.now(UTC)}
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "updated_at": datetime.now(UTC)}
+    content = orjson.dumps({**status, **about})
     try:
-        temporary.write_bytes(orjson.dumps(content))
+        temporary.write_bytes(content)
         temporary.replace(path)
     except OSError:
         with suppress(OSError):
             temporary.unlink()
+        return is_last and _write_over(path, content)
+    return True
+
+
+def _write_over(path: Path, content: bytes) -> bool:
+    """Change a file in place: it may have room in the block that it has. Not whole or not at all, as a new one is."""
+    try:
+        with path.open("r+b") as file:
+            file.write(content)
+            file.truncate()
+    except OSError:
         return False
     return True
 

@@ -8,7 +8,9 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -19,6 +21,7 @@ from bulkinfer.errors import BulkinferError, StoreError
 from bulkinfer.records import (
     Commit,
     DocumentRow,
+    Failure,
     FailureCode,
     JsonValue,
     Latency,
@@ -39,9 +42,11 @@ from bulkinfer.store.paths import prepare_folder, resolve_database, wal_path
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.stall import run_within
 from bulkinfer.store.status import count_lost_commits, read_status, write_status
 
 _T = TypeVar("_T")
+_TELL_LIMIT_S = 2.0
 
 
 def _ignore_commit(_commit: Commit) -> None:
@@ -61,7 +66,7 @@ class Store:
         self._limits = limits
         self._pid = os.getpid()
         self._connections = Connections(path, limits.lock_wait_s, limits.retry_waits_s)
-        self._queue = CommitQueue(limits)
+        self._queue = CommitQueue(path, limits)
         self._writer = threading.Thread(target=self._run_writer, name="bulkinfer-store", daemon=True)
         self._run: RunRecord | None = None
         self._task: TaskRecord | None = None
@@ -69,6 +74,7 @@ class Store:
         self._seq = 0
         self._database_id = ""
         self._num_commits = 0
+        self._is_settled = False
         self._is_closed = False
         self._listener: Listener | None = None
 
@@ -107,7 +113,7 @@ class Store:
         `layout` is what of the job makes a row's hash and id: a scan of another layout is not used again. Rows of a
         scan above its `num_known_rows` are still to be given to `add_rows`. Raises StoreError.
         """
-        scans = self._connections.write(
+        scans = self._write(
             lambda connection: runs.begin_run(connection, run, task, files, layout), "recording the run"
         )
         self._run, self._task = run, task
@@ -123,9 +129,10 @@ class Store:
         self._queue.put(self._drop_known(rows), ())
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
-        """Queue outcomes. Blocks while the writer is behind, for at most `limits.stall_limit_s`.
+        """Queue outcomes. Blocks while the writer is behind.
 
-        Raises StoreError when the writer thread has ended or is stuck: nothing more can be stored.
+        Raises StoreError when the writer thread has ended, StoreStalled when one commit takes longer than
+        `limits.stall_limit_s`: nothing more can be stored.
         """
         self._connections.check_process()
         self._queue.put((), outcomes)
@@ -188,28 +195,60 @@ class Store:
         """Flush, then record how the run ended. Raises StoreError."""
         run, _ = self._begun()
         self.flush()
-        self._connections.write(
+        self._write(
             lambda connection: runs.end_run(connection, run.run_id, status, exit_code, summary),
             "recording the end of the run",
         )
         self._write_status()
 
-    def close(self) -> None:
-        """Write what is queued, fold the log into the file, close, and let the next run in. Safe twice.
+    def check(self) -> None:
+        """Raise as `add` does, without waiting: for a run that has nothing to store for a while."""
+        self._queue.check()
 
-        Raises what ended the writer thread, unless a call before did. Whatever happens, the lock is released.
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the database hangs: no thread that uses it may be waited for."""
+        return self._queue.is_stalled
+
+    def settle(self) -> None:
+        """Write what is queued and fold the log into the file. Nothing can be stored afterwards. Safe twice.
+
+        Raises what ended the writer thread, unless a call before did; StoreError when the file cannot be written.
+        """
+        if self._is_settled:
+            return
+        self._is_settled = True
+        self._stop_listener()
+        self._stop_writer()
+        if not self.is_stalled:
+            self._within_limit(self._connections.checkpoint)
+            self._connections.check_file()
+
+    def tell_end(self, summary: Mapping[str, JsonValue]) -> None:
+        """Let the status file say how a run ended that could not record it in the database; if that can be written.
+
+        It waits a moment at most.
+        """
+        with suppress(TimeoutError):
+            run_within(_TELL_LIMIT_S, lambda: self._write_status(summary, is_last=True))
+
+    def close(self) -> None:
+        """Settle, close, and let the next run in. Safe twice.
+
+        Raises as `settle` does. Whatever happens the lock is released; but not while a thread hangs in the database:
+        then everything stays as it is until the process ends.
         """
         if self._is_closed or os.getpid() != self._pid:
             return
         self._is_closed = True
         try:
-            self._stop_listener()
-            self._stop_writer()
-            self._connections.checkpoint()
-            self._connections.check_file()
+            self.settle()
         finally:
-            self._connections.close()
-            self._lock.release()
+            if self.is_stalled:
+                self._connections.abandon()
+            else:
+                self._connections.close()
+                self._lock.release()
 
     def _open_database(self) -> None:
         """Open, and compare with what the status file says of it: DuckDB does not notice when its log was removed."""
@@ -249,7 +288,10 @@ class Store:
         self._seq = seq
         self._num_commits += 1
         hashes = tuple(outcome.document_hash for outcome in pending.outcomes)
-        self._on_commit(Commit(seq, written.num_results, written.num_failures, hashes, time.monotonic() - began_s))
+        codes = Counter(outcome.code for outcome in pending.outcomes if isinstance(outcome, Failure))
+        self._on_commit(
+            Commit(seq, written.num_results, written.num_failures, hashes, codes, time.monotonic() - began_s)
+        )
         self._write_status()
 
     def _read(self, query: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
@@ -271,11 +313,21 @@ class Store:
                 unknown.append(row)
         return unknown
 
-    def _write_status(self) -> None:
-        write_status(self.path, self._describe())
+    def _write(self, transaction: Callable[[duckdb.DuckDBPyConnection], _T], action: str) -> _T:
+        return self._within_limit(lambda: self._connections.write(transaction, action))
 
-    def _describe(self) -> Mapping[str, JsonValue]:
-        status = {} if self.status_source is None else self.status_source()
+    def _within_limit(self, action: Callable[[], _T]) -> _T:
+        try:
+            return run_within(self._limits.stall_limit_s, action)
+        except TimeoutError as error:
+            raise self._queue.fail_stalled() from error
+
+    def _write_status(self, status: Mapping[str, JsonValue] | None = None, *, is_last: bool = False) -> None:
+        write_status(self.path, self._describe(status), is_last=is_last)
+
+    def _describe(self, status: Mapping[str, JsonValue] | None = None) -> Mapping[str, JsonValue]:
+        if status is None:
+            status = {} if self.status_source is None else self.status_source()
         return {**status, "database_id": self._database_id, "num_commits": self._num_commits}
 
     def _stop_listener(self) -> None:
@@ -284,12 +336,9 @@ class Store:
 
     def _stop_writer(self) -> None:
         self._queue.close()
-        self._writer.join(self._limits.stall_limit_s)
-        failure = self._queue.take_unseen_failure()
-        if failure is not None:
-            raise failure
-        if self._writer.is_alive():
-            raise StoreError(f"{self.path}: the writer did not end within {self._limits.stall_limit_s:.0f} s")
+        self._queue.wait_for_end()
+        if not self.is_stalled:
+            self._writer.join()
 
     def _begun(self) -> tuple[RunRecord, TaskRecord]:
         assert self._run is not None, "begin_run comes first"
