@@ -349,3 +349,38 @@ def test_permission_that_is_lost_under_the_run(
     assert select(open_job.database, "select count(*), count(distinct document_hash) from results") == [
         (NUM_DOCUMENTS, NUM_DOCUMENTS)
     ]
+
+
+FLIP = """
+from pathlib import Path
+path = Path("out.duckdb.wal")
+log = bytearray(path.read_bytes())
+log[len(log) // 2] ^= 1
+path.write_bytes(log)
+"""
+
+
+@pytest.mark.parametrize(
+    ("leave_kb", "message"),
+    [(0, "its log cannot be copied or replaced: No space left"), (150, "folding the log into it (repair it again)")],
+    ids=["for the copy", "for the checkpoint"],
+)
+def test_repair_without_room_loses_nothing_and_can_be_repeated(
+    disk: Disk, folder: JobFolder, tmp_path_factory: pytest.TempPathFactory, leave_kb: int, message: str
+) -> None:
+    with disk.start("run", folder.job_path, "--json") as run:
+        wait_for_commit(disk, 3)
+        run.process.kill()
+    disk.shell(f"{sys.executable} -c '{FLIP}'")
+    damaged = disk.shell("sha256sum < out.duckdb.wal").split()[0]
+    disk.fill(leave_kb)
+    ended = disk.call("repair", folder.job_path, "--json")
+    assert ended.returncode == 4, ended.stderr
+    assert message in ended.stderr
+    assert "Traceback" not in ended.stderr
+    disk.free()
+    ended = disk.call("repair", folder.job_path, "--json")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.summary["outcome"] == "repaired"
+    assert damaged in disk.shell("sha256sum out.duckdb.wal.corrupt-*")
+    check_next_run(disk, folder, tmp_path_factory)
