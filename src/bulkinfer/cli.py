@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -20,7 +20,7 @@ import typer
 
 from bulkinfer import __version__
 from bulkinfer.bugs import told_without_text
-from bulkinfer.errors import BulkinferError, ExitCode, JobError, StoreLocked, StoreStalled
+from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
 from bulkinfer.json_text import to_json
 from bulkinfer.records import Only, RunStatus
 from bulkinfer.streams import Output
@@ -53,10 +53,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-STATUS_TIMEOUT_S = 5.0
-"""How long `status` waits for a live run before it takes what the run wrote last."""
-
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Of every wrong command line. Typer exports no name for it, and where it lives depends on Typer's version."""
@@ -185,11 +181,12 @@ def status(
 ) -> None:
     """How the run that writes this database stands, or how the last one ended."""
     from bulkinfer.display import print_lines
+    from bulkinfer.store import read_standing
 
     with json_errors(json):
         database, name = resolve_target(target)
         while True:
-            found = read_current_status(database, name)
+            found = read_standing(database, name)
             if json:
                 print_json(found)
             else:
@@ -318,27 +315,6 @@ def resolve_target(target: Path) -> tuple[Path, str | None]:
         return target, None
     job = load_job(target)
     return job.database_path, job.spec.name
-
-
-def read_current_status(database: Path, name: str | None) -> Mapping[str, object]:
-    """The live run's own word while one lives; else what the database says of the last run of each job."""
-    from bulkinfer.store import Reader, RemoteReader, add_told_end, read_holder, read_status
-
-    holder = read_holder(database)
-    if holder is not None:
-        found = {**asdict(holder), "database": str(database)}
-        written = read_status(database) or {}
-        # Before its first commit, the file beside a database is still the one of the run before.
-        if written.get("pid") == holder.pid and str(written.get("updated_at", "")) >= holder.started_at:
-            found |= written
-        with suppress(StoreLocked):  # it has just begun, or is stopped
-            found |= RemoteReader(database, holder, STATUS_TIMEOUT_S).status()
-        return found | {"status": RunStatus.RUNNING}
-    with Reader.open(database) as reader:
-        runs = [asdict(run) for run in add_told_end(reader.summary(name), read_status(database))]
-    if not runs:
-        raise JobError(f"{database}: has no run of a job named {name}")
-    return {"status": runs[0]["status"] or "killed", "database": str(database), "runs": runs}
 
 
 def describe_status(found: Mapping[str, object]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bulkinfer.records import RunStatus
-from bulkinfer.store import Reader, Store, add_told_end, read_status, write_status
+from bulkinfer.store import Reader, Store, read_status, write_status
+from bulkinfer.store.reports import add_told_end
 from tests.unit.store_support import TASK, make_file, make_result, make_run, run_job, select
 
 

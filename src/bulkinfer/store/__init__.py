@@ -6,15 +6,15 @@ from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import engine_log_path, has_remains, is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
-from bulkinfer.store.remote import DEFAULT_TIMEOUT_S, RemoteReader, open_reader
+from bulkinfer.store.remote import RemoteReader, open_reader
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
-from bulkinfer.store.reports import OpenFailure, RunSummary, add_told_end
+from bulkinfer.store.reports import OpenFailure, RunSummary
 from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.standing import read_standing
 from bulkinfer.store.status import read_status, write_status
 from bulkinfer.store.writer import Store
 
 __all__ = [
-    "DEFAULT_TIMEOUT_S",
     "CommitLimits",
     "DocumentCounts",
     "Holder",
@@ -28,13 +28,13 @@ __all__ = [
     "RunSummary",
     "Store",
     "TaskRecord",
-    "add_told_end",
     "engine_log_path",
     "export_answers",
     "has_remains",
     "is_database",
     "open_reader",
     "read_holder",
+    "read_standing",
     "read_status",
     "repair_database",
     "write_status",
