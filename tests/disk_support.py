@@ -20,14 +20,17 @@ LIMIT_S = 60.0
 # Sets limits that fit a small disk, tells on stderr of each transaction that failed, and is `bulkinfer` otherwise.
 DRIVER = """
 import json, sys
-from functools import partial
+from dataclasses import replace
 __file__ = "driver.py"  # without, DuckDB takes this for a prompt, where it draws progress bars
 from bulkinfer.cli import main
-from bulkinfer.store import CommitLimits, Store, connections, database, paths
+from bulkinfer.store import Store, connections, database, paths
 settings = json.loads(sys.argv.pop(1))
 paths.MIN_FREE_BYTES = 0
 database._WRITE_SETTINGS |= settings["database"]
-Store.open = partial(Store.open, limits=CommitLimits(**settings["limits"]))
+open_store = Store.open
+def open_with_limits(*arguments, limits, **named):
+    return open_store(*arguments, limits=replace(limits, **settings["limits"]), **named)
+Store.open = open_with_limits
 attempt = connections.Connections._attempt
 def attempt_and_tell(self, transaction):
     try:
