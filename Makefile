@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak fuzz lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,10 @@ $(AIRFLOW)/.ready: requirements/airflow.txt
 
 soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=, ENGINE=both|simulated|vllm
 	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))
+
+FUZZ_EXAMPLES ?= 2000
+fuzz: $(READY) ## Throw new random job files, rows and command lines at it, FUZZ_EXAMPLES of each; about half an hour
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest --timeout 36000 tests/cli/test_fuzz.py
 
 lock: $(READY) ## Renew requirements/cpu.txt and requirements/airflow.txt
 	$(BIN)/python -m pip install --quiet uv

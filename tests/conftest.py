@@ -8,12 +8,24 @@ from typing import Any
 import orjson
 import pytest
 import yaml
+from hypothesis import Phase, settings
 
 from bulkinfer.events import Event
 from bulkinfer.job import load_job
 from bulkinfer.runner import RunOptions, RunReport, plan_run, run_job
 
 ROOT = Path(__file__).parents[1]
+
+# `make test` runs the same examples each time; `make fuzz` so many new ones, without making a failing one smaller: that
+# takes hours where an example is a whole run.
+settings.register_profile("suite", deadline=None, derandomize=True, database=None, max_examples=100)
+settings.register_profile(
+    "fuzz",
+    deadline=None,
+    max_examples=int(os.environ.get("FUZZ_EXAMPLES", "2000")),
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+)
+settings.load_profile("fuzz" if "FUZZ_EXAMPLES" in os.environ else "suite")
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +78,10 @@ class JobFolder:
     def run(self, options: RunOptions | None = None, **sections: dict[str, Any]) -> RunReport:
         """Run the job in this process."""
         self.write_job(**sections)
+        return self.run_as_written(options)
+
+    def run_as_written(self, options: RunOptions | None = None) -> RunReport:
+        """Run the job file as it stands, in this process."""
         self.events = []
         return run_job(plan_run(load_job(self.job_path)), options or RunOptions(), self.events.append)
 

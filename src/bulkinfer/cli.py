@@ -5,6 +5,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 
 import csv
 import io
+import itertools
 import os
 import sys
 import time
@@ -21,9 +22,8 @@ import typer
 from bulkinfer import __version__
 from bulkinfer.bugs import told_without_text
 from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
-from bulkinfer.json_text import to_json
 from bulkinfer.records import Only, RunStatus
-from bulkinfer.streams import Output
+from bulkinfer.streams import Output, encode_json
 
 EXIT_CODES = """Exit codes
 
@@ -243,8 +243,8 @@ def query(
                 print_json([dict(zip(names, row, strict=True)) for row in result.rows])
             case QueryFormat.CSV:
                 writer = csv.writer(sys.stdout, lineterminator="\n")
-                writer.writerow(result.columns)
-                writer.writerows(map(show_cells, result.rows) if sys.stdout.isatty() else result.rows)
+                rows = itertools.chain([result.columns], result.rows)
+                writer.writerows(map(show_cells, rows) if sys.stdout.isatty() else rows)
 
 
 @app.command(epilog="Example: bulkinfer export jobs/summarize.yaml --to answers.parquet")
@@ -352,7 +352,7 @@ def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterat
 
 def print_json(value: object) -> None:
     """To stdout, in one line."""
-    print_data(to_json(value))
+    print_data(encode_json(value))
 
 
 def show_cells(row: Sequence[object]) -> list[str]:

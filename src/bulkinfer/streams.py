@@ -2,9 +2,16 @@
 
 import io
 import os
+import re
+from collections.abc import Mapping
 from typing import TextIO
 
+import orjson
+
 from bulkinfer.errors import BulkinferError, ExitCode, JobError
+
+_TERMINAL_CONTROLS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON may hold as it is, and a terminal may obey: delete, C1 controls, changes of direction, line ends."""
 
 
 class ReaderGone(BulkinferError):
@@ -68,3 +75,30 @@ class Output(io.TextIOBase):
         if isinstance(error, BrokenPipeError):
             raise ReaderGone
         raise JobError(f"standard output cannot be written: {error.strerror}")
+
+
+def encode_json(value: object) -> str:
+    """JSON in one line; what is no JSON value is its text. What could drive a terminal is escaped: the same JSON."""
+    try:
+        text = _encode(value)
+    except orjson.JSONEncodeError:
+        text = _encode(_replace_unencodable(value))
+    return _TERMINAL_CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _encode(value: object) -> str:
+    return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+def _replace_unencodable(value: object) -> object:
+    """A value with what orjson refuses in it replaced: integers beyond 64 bits, names that are not UTF-8."""
+    match value:
+        case str():
+            return value.encode("utf-8", "backslashreplace").decode()
+        case int() if value.bit_length() > 63:
+            return orjson.Fragment(str(value))
+        case Mapping():
+            return {_replace_unencodable(str(key)): _replace_unencodable(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_replace_unencodable(part) for part in value]
+    return value

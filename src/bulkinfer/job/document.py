@@ -22,6 +22,7 @@ Plain = Any
 """A value as JSON has it. The recursive type would need a cast at every step."""
 _SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,17 @@ def compose_yaml(text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         context = f"{error.context}, " if error.context else ""
-        raise YamlFault(f"not valid YAML: {context}{error.problem}"[:200], _place_of(mark) if mark else None) from None
+        problem = _QUOTED.sub(_hide_quoted, f"{context}{error.problem}")
+        raise YamlFault(f"not valid YAML: {problem}"[:200], _place_of(mark) if mark else None) from None
     except (ValueError, OverflowError):
         # PyYAML turns "\UFFFFFFFF" into a character and "%YAML 1.<5000 digits>" into a number without looking.
         raise YamlFault("not valid YAML: a number or an escape that is out of range") from None
+
+
+def _hide_quoted(match: re.Match[str]) -> str:
+    """PyYAML quotes what it found, which may be a word of the prompt; signs and its own <words> are kept."""
+    quoted = match[0]
+    return quoted if len(quoted) <= len(r"'\t'") or quoted[1] == "<" else "..."
 
 
 class _Loader(yaml.SafeLoader):

@@ -1,5 +1,6 @@
 """The templates of a job, parsed once, rendered for each document."""
 
+import re
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,11 @@ from bulkinfer.records import Document, FailureCode, Message
 # What an allowed part of a template can raise on some value; RecursionError, a RuntimeError, on one nested deeply.
 # NameError: a constant such as 1e400 is compiled to `inf`, which no template knows.
 _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+_JINJA_WORDS = frozenset(
+    {"end of print statement", "end of statement block", "begin of statement block", "end of template", "name"}
+    | {"for", "in", "if", "elif", "else", "endif", "endfor", "set", "endset", "with", "endwith", "raw", "endraw"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +90,26 @@ class PromptTemplate:
 def _parse_part(role: str, source: str) -> _Part:
     environment = Sandbox()
     name = f"prompt.{role}"
+    tree = None
     try:
         tree = environment.parse(source)
         check_tree(tree)
         fields = frozenset(meta.find_undeclared_variables(tree))
         code = environment.compile(price_tree(tree), name, name)
     except TemplateSyntaxError as error:
-        raise JobError(
-            f"{name}, line {error.lineno}: the template does not parse: {str(error.message)[:200]}"
-        ) from None
+        fault = _QUOTED.sub(_hide_quoted, str(error.message)) if tree is None else str(error.message)
+        raise JobError(f"{name}, line {error.lineno}: the template does not parse: {fault[:200]}") from None
     except (RecursionError, SyntaxError, ValueError) as error:
         # Brackets nested beyond Python's limits, or a number of over 4,300 digits.
         raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it") from None
     return _Part(role, Template.from_code(environment, code, environment.globals), fields, len(source))
+
+
+def _hide_quoted(match: re.Match[str]) -> str:
+    """Jinja quotes what it found, which may be text of the prompt; its own words and signs are kept."""
+    quoted = match[0]
+    is_known = quoted[1:-1] in _JINJA_WORDS or not any(map(str.isalnum, quoted))
+    return quoted if is_known else "..."
 
 
 def _render_part(part: _Part, document: Document, budget: Budget) -> str | DocumentFault:
