@@ -192,7 +192,7 @@ def test_a_job_file_with_wrong_values(mutations: list[tuple[tuple[str, ...], obj
             mutate(spec, path, value)
         text = yaml.dump(spec, allow_unicode=True)
         folder.job_path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        called = call("run" if is_cheap(spec) else "doctor", str(folder.job_path), "--json")
+        called = call("run" if is_cheap(spec) else "status", str(folder.job_path), "--json")
         assert len(called.stdout.splitlines()) == 1
         json.loads(called.stdout)
 
@@ -216,7 +216,7 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
 def test_a_job_file_of_odd_lines(text: str) -> None:
     with new_folder() as folder:
         folder.job_path.write_bytes(text.encode("utf-8", "surrogatepass"))
-        assert call("doctor", str(folder.job_path), "--json").exit_code == 2
+        assert call("status", str(folder.job_path), "--json").exit_code == 2
 
 
 @given(st.binary(max_size=200))
@@ -230,7 +230,7 @@ def test_a_job_file_of_bytes(content: bytes) -> None:
 
 
 ARGUMENTS = st.sampled_from([
-    "run", "status", "failures", "query", "export", "schema", "doctor", "JOB", "JOB", "JOB", "DATABASE", "--json",
+    "run", "status", "failures", "query", "export", "schema", "JOB", "JOB", "JOB", "DATABASE", "--json",
     "--quiet", "--limit", "0", "1", "-1", "9" * 30, "--only", "new", "failed", "--set", "name=x", "--set", "=",
     "a.b.c=1", "limits={}", "limits.max_failures=0", "prompt.user=[", "prompt=!x", "input.path=*",
     "output.database=~no/x",
