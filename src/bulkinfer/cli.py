@@ -163,7 +163,7 @@ def run(
         with end_on_signals():
             plan = plan_run(load_job(job, overrides))
         with RunDisplay(is_quiet=quiet) as display:
-            report = run_job(plan, options, display)
+            report = run_job(plan, options, display, ends_process=True)
     try:
         if json:
             print_json(report.summary)

@@ -59,7 +59,6 @@ class Disturbed:
     """What was done, and what was found."""
 
     kills: Counter[Act] = field(default_factory=Counter)
-    num_engines_killed: int = 0
     num_at_points: int = 0
     num_drains: int = 0
     num_stops: int = 0
@@ -71,13 +70,8 @@ class Disturbed:
 
     @property
     def is_as_expected(self) -> bool:
-        """Whether it was killed, or ended as it may.
-
-        An engine that is killed while it loads ends a run. So does a SIGTERM before a run listens, or after it drained.
-        """
+        """Whether it was killed, or ended as it may: a SIGTERM before a run listens ends it without a word."""
         allowed: set[int] = {_KILLED, ExitCode.OK}
-        if self.num_engines_killed:
-            allowed.add(ExitCode.ENGINE)
         if self.num_drains:
             allowed |= {ExitCode.SIGTERM, -signal.SIGTERM}
         return self.returncode in allowed
@@ -154,7 +148,6 @@ def _carry_out(run: Killed, disturbance: Disturbance, pace: Pace, done: Disturbe
     if disturbance.victim is not Act.KILL_RUNNER and engines:
         for engine in engines:
             _send(engine, signal.SIGKILL)
-            done.num_engines_killed += 1
         if disturbance.victim is Act.KILL_ENGINE:
             done.kills[Act.KILL_ENGINE] += 1
             _send(run.process.pid, signal.SIGCONT)
@@ -171,7 +164,6 @@ def _count_own_kills(run: Killed, done: Disturbed) -> None:
     """Those at a named point, by the run itself."""
     journal = run.read_journal()
     done.num_acknowledged = len(journal.acknowledged)
-    done.num_engines_killed += len(journal.killed)
     points = run.orders.points[: len(journal.reached)]
     done.num_drains += sum(point.act is Act.TERMINATE for point in points)
     for point in points:

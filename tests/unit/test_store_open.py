@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bulkinfer.errors import ExitCode, StoreError, StoreLocked
-from bulkinfer.store import Reader, Store, is_database, paths
+from bulkinfer.store import Reader, Store, is_database, paths, repair_database
 from bulkinfer.store.paths import find_locking_pid, wal_path
 from tests.unit.store_support import QUICK, TASK, make_file, make_result, make_run, run_job, select
 
@@ -279,3 +279,21 @@ def test_writer_never_opens_its_database_itself(tmp_path: Path) -> None:
     assert process.stdout == f"{os.getpid()}\n"
     store.close()
     assert find_locking_pid(database, for_writing=True) is None
+
+
+@pytest.mark.parametrize("name", ["a?b.duckdb", "a\\b.duckdb", "a\udcff.duckdb"])
+@pytest.mark.parametrize("use", [Store.open, Reader.open, repair_database])
+def test_a_path_that_duckdb_would_misread_is_refused(tmp_path: Path, name: str, use: Callable[[Path], object]) -> None:
+    with pytest.raises(StoreError, match="path cannot hold"):
+        use(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_process_left_in_the_spill_folder_is_removed(tmp_path: Path) -> None:
+    database = tmp_path / "a.duckdb"
+    spill = Path(f"{database}.tmp")
+    spill.mkdir()
+    (spill / "duckdb_temp_storage_DEFAULT-0.tmp").write_bytes(b"an answer")
+    (spill / "mine").write_bytes(b"")
+    Store.open(database).close()
+    assert [path.name for path in spill.iterdir()] == ["mine"]

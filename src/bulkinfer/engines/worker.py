@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import psutil
 
+from bulkinfer.bugs import told_without_text
 from bulkinfer.engines.base import EngineRequest, StepEngine
 from bulkinfer.engines.clock import RealClock
 from bulkinfer.engines.frames import (
@@ -61,7 +62,8 @@ def main(arguments: list[str]) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print
-    exit_code = _Worker(socket.socket(fileno=descriptor)).run()
+    with told_without_text():
+        exit_code = _Worker(socket.socket(fileno=descriptor)).run()
     sys.stderr.flush()
     os._exit(exit_code)  # what libraries do at exit takes seconds and saves nothing
 

@@ -259,7 +259,7 @@ class OutputSpec(Section):
     )
     stall_timeout_s: float = Field(
         default=300,
-        gt=0,
+        ge=60,
         le=86_400,
         description="Seconds that the disk may take for one commit before the run gives up with exit code 4.",
     )

@@ -44,16 +44,16 @@ TICK_S = 0.25
 """How long the loop waits for something to happen before it looks at signals and tells its progress."""
 
 
-def run_job(plan: RunPlan, options: RunOptions, emit: EventSink) -> RunReport:
+def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process: bool = False) -> RunReport:
     """Run a job to its end, or to a clean stop. Everything finished is on disk when this returns.
 
     Raises JobError for engine arguments, StoreLocked and StoreError when the database cannot be had; later errors come
     back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
-    with the thread that made it.
+    with the thread that made it. `ends_process`: signals stay ignored afterwards.
     """
     engine = _create_engine(plan)
     with ExitStack() as stack:
-        stop = stack.enter_context(watch_signals())
+        stop = stack.enter_context(watch_signals(ends_process=ends_process))
         committed: SimpleQueue[Commit] = SimpleQueue()
         output = plan.job.spec.output
         limits = CommitLimits(lock_wait_s=output.lock_timeout_s, stall_limit_s=output.stall_timeout_s)

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from bulkinfer.errors import Interrupted
 
+_Handler = Callable[[int, FrameType | None], None]
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,13 +39,16 @@ class StopFlag:
 
 
 @contextmanager
-def watch_signals() -> Iterator[StopFlag]:
-    """Catch SIGINT and SIGTERM while the block runs; outside the main thread, where Python has no handlers, nothing."""
+def watch_signals(*, ends_process: bool) -> Iterator[StopFlag]:
+    """Catch SIGINT and SIGTERM while the block runs; outside the main thread, where Python has no handlers, nothing.
+
+    `ends_process`: nothing but the end of the process comes after it, which a late signal must not change.
+    """
     flag = StopFlag()
     if threading.current_thread() is not threading.main_thread():
         yield flag
         return
-    with _handling(flag.note):
+    with _handling(flag.note, after=signal.SIG_IGN if ends_process else None):
         yield flag
 
 
@@ -64,10 +68,10 @@ def _end(signal_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 @contextmanager
-def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handling(handler: _Handler, *, after: signal.Handlers | None = None) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in _WATCHED}
     try:
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            signal.signal(number, earlier if after is None else after)

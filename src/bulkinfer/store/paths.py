@@ -11,7 +11,7 @@ import stat
 import struct
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bulkinfer.errors import StoreError
@@ -27,11 +27,14 @@ _FLOCK_LAYOUT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, 
 def resolve_database(path: Path) -> Path:
     """The real path of a database, links followed, so that one database has one lock and one status file.
 
-    Raises StoreError for a path that names no file.
+    Raises StoreError for a path that names no file, or one that DuckDB reads otherwise: it takes `\\` for `/`, and what
+    follows `?` for parameters, so that the log would lie elsewhere.
     """
     resolved = path.expanduser().resolve()
     if not resolved.name:
         raise StoreError(f"{path}: is a folder; output.database must name a file")
+    if any(sign in "?\\" or "\ud800" <= sign <= "\udfff" for sign in str(resolved)):
+        raise StoreError(f"{path}: a database's path cannot hold ?, \\ or bytes that are not UTF-8")
     return resolved
 
 
@@ -76,6 +79,13 @@ def reach_socket(path: Path) -> Iterator[str]:
 def spill_path(database: Path) -> Path:
     """`<database>.tmp`: the folder for what does not fit into the memory of who writes; DuckDB makes and removes it."""
     return _beside(database, ".tmp")
+
+
+def clear_spill(database: Path) -> None:
+    """Remove what a killed process left in the spill folder: of no use, and full of answers. For who has the lock."""
+    for left in spill_path(database).glob("duckdb_temp_*"):
+        with suppress(OSError):
+            left.unlink()
 
 
 def trial_path(database: Path) -> Path:

@@ -38,7 +38,7 @@ from bulkinfer.store.database import explain_error
 from bulkinfer.store.listener import Listener
 from bulkinfer.store.lock import RunLock
 from bulkinfer.store.lookups import DocumentCounts
-from bulkinfer.store.paths import prepare_folder, resolve_database, wal_path
+from bulkinfer.store.paths import clear_spill, prepare_folder, resolve_database, wal_path
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
@@ -98,6 +98,7 @@ class Store:
         database = resolve_database(path)
         prepare_folder(database)
         store = cls(database, RunLock.acquire(database, job), on_commit, limits)
+        clear_spill(database)
         try:
             store._open_database()
         except BaseException:
