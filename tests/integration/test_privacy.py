@@ -113,7 +113,7 @@ class Watch:
             pids = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
             self.num_children = max(self.num_children, len(pids) - 1)
             for each in pids:
-                # The engine's log has no name; the engine holds it as its stderr.
+                # A log that has no name is held by the engine as its stderr.
                 names = ("cmdline", "environ", "comm", *(("fd/1", "fd/2") if each != pid else ()))
                 self._read([Path(f"/proc/{each}/{name}") for name in names])
         kept = {self.folder.database, Path(f"{self.folder.database}.wal"), self.folder.input, self.folder.job_path}
@@ -123,7 +123,8 @@ class Watch:
         for path in paths:
             self.seen.add(str(path).encode())
             with suppress(OSError):
-                self.seen.add(path.read_bytes())
+                if path.is_file():  # a process that has just been forked still holds the terminal: it reads for ever
+                    self.seen.add(path.read_bytes())
 
 
 def run_watched(folder: JobFolder, temporary: Path, *arguments: str, on_terminal: bool) -> tuple[Watch, bytes]:
