@@ -32,8 +32,8 @@ def told_without_text() -> Iterator[None]:
 
 
 def print_bug(kind: type[BaseException], error: BaseException | None, frames: TracebackType | None) -> None:
-    """The traceback to stderr, as Python prints it, but for the texts of the errors."""
-    if sys.stderr is not None:
+    """The traceback to stderr, as Python prints it, but for the texts of the errors. A Ctrl-C is no bug."""
+    if sys.stderr is not None and not issubclass(kind, KeyboardInterrupt):
         sys.stderr.write("".join(_describe(kind, error, frames)))
 
 

@@ -6,6 +6,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 import csv
 import io
 import itertools
+import math
 import os
 import sys
 import time
@@ -57,6 +58,14 @@ app = typer.Typer(
 UsageError: Any = typer.BadParameter.__mro__[1]
 """Of every wrong command line. Typer exports no name for it, and where it lives depends on Typer's version."""
 
+
+def refuse_nan(seconds: float | None) -> float | None:
+    """A number of seconds as it was given; `nan` passes every bound."""
+    if seconds is not None and math.isnan(seconds):
+        raise typer.BadParameter("is not a number of seconds")
+    return seconds
+
+
 JobArgument = Annotated[Path, typer.Argument(help="The job file (YAML).", show_default=False)]
 TargetArgument = Annotated[
     Path, typer.Argument(metavar="JOB|DATABASE", help="A job file, or a database.", show_default=False)
@@ -64,7 +73,13 @@ TargetArgument = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object to stdout.")]
 TimeoutOption = Annotated[
     float,
-    typer.Option(min=0.1, metavar="SECONDS", help="How long a live run may give no sign of life."),
+    typer.Option(
+        min=2,
+        max=86_400,
+        metavar="SECONDS",
+        callback=refuse_nan,
+        help="How long a live run may give no sign of life.",
+    ),
 ]
 SetOption = Annotated[
     list[str], typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value of the job file; repeatable.")
@@ -147,7 +162,14 @@ def run(
         str | None, typer.Option(metavar="N|N%", help="Instead of limits.max_failures.", show_default=False)
     ] = None,
     grace: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="How long a stopping run lets documents finish.")
+        float | None,
+        typer.Option(
+            min=0,
+            max=86_400,
+            metavar="SECONDS",
+            callback=refuse_nan,
+            help="How long a stopping run lets documents finish.",
+        ),
     ] = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
@@ -162,8 +184,8 @@ def run(
         options = RunOptions(only=only, limit=limit, failure_limit=failure_limit, grace_s=grace)
         with end_on_signals():
             plan = plan_run(load_job(job, overrides))
-        with RunDisplay(is_quiet=quiet) as display:
-            report = run_job(plan, options, display, ends_process=True)
+            with RunDisplay(is_quiet=quiet) as display:
+                report = run_job(plan, options, display, ends_process=True)
     try:
         if json:
             print_json(report.summary)
@@ -180,7 +202,7 @@ def status(
     json: JsonOption = False,
 ) -> None:
     """How the run that writes this database stands, or how the last one ended."""
-    from bulkinfer.display import print_lines
+    from bulkinfer.display import describe_status, print_lines
     from bulkinfer.store import read_standing
 
     with json_errors(json):
@@ -315,19 +337,6 @@ def resolve_target(target: Path) -> tuple[Path, str | None]:
         return target, None
     job = load_job(target)
     return job.database_path, job.spec.name
-
-
-def describe_status(found: Mapping[str, object]) -> Iterator[str]:
-    """A status for people, as lines."""
-    from bulkinfer.display import describe_run, describe_running
-
-    if found["status"] == RunStatus.RUNNING:
-        yield from describe_running(found)
-        return
-    runs = found["runs"]
-    assert isinstance(runs, list)
-    for past in runs:
-        yield from describe_run(past)
 
 
 def number_names(names: Sequence[str]) -> Iterator[tuple[str, int]]:

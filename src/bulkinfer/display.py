@@ -28,6 +28,7 @@ from bulkinfer.events import (
     RunStarted,
     Warned,
 )
+from bulkinfer.records import RunStatus
 
 PLAIN_LINE_EVERY_S = 5.0
 """Without a terminal: one line so often. A log of a night stays readable."""
@@ -205,6 +206,15 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         "",
     )
     yield "memory", f"at most {format_bytes(memory['runner'])} runner, {format_bytes(memory['engine'])} engine", ""
+
+
+def describe_status(found: Mapping[str, Any]) -> Iterator[str]:
+    """What `status --json` prints, for people, as lines."""
+    if found["status"] == RunStatus.RUNNING:
+        yield from describe_running(found)
+        return
+    for past in found["runs"]:
+        yield from describe_run(past)
 
 
 def describe_running(status: Mapping[str, Any]) -> list[str]:

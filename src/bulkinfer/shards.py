@@ -4,7 +4,6 @@ A shard bounds what is held in memory and what can be ordered together; it is no
 Resume never looks at shards: what is done is known by content alone.
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,6 +25,7 @@ from bulkinfer.records import (
     UnreadableRow,
 )
 from bulkinfer.sources import Source, open_source
+from bulkinfer.threads import run_in_thread
 
 MAX_SHARD_DOCUMENTS = 65_536
 """One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
@@ -238,17 +238,5 @@ def _count_chars(value: JsonValue) -> int:
 
 
 def prepare_next(shards: Iterator[Shard]) -> Future[Shard | None]:
-    """Take the next shard in a thread of its own; None at the end. What planning raises, the future raises.
-
-    Not in a pool: Python waits for a pool's threads at its end, however long a read from a dead network disk takes.
-    """
-    shard: Future[Shard | None] = Future()
-
-    def prepare() -> None:
-        try:
-            shard.set_result(next(shards, None))
-        except BaseException as error:  # noqa: BLE001 - the future hands it on
-            shard.set_exception(error)
-
-    threading.Thread(target=prepare, name="bulkinfer-planner", daemon=True).start()
-    return shard
+    """Take the next shard in a thread of its own; None at the end. What planning raises, the future raises."""
+    return run_in_thread(lambda: next(shards, None), "bulkinfer-planner")

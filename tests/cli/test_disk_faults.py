@@ -233,6 +233,11 @@ HANGS = {
     "at the last checkpoint": "connections.Connections.checkpoint = hang",
     "while the run is recorded": "from bulkinfer.store import runs\nruns.begin_run = hang",
     "at the status file": "from bulkinfer.store import writer\nwriter.write_status = hang",
+    "while it opens": "connections.open_for_writing = hang",
+    "at the lock": "from bulkinfer.store import writer\nwriter.prepare_folder = hang",
+    "at a lookup": "from bulkinfer.store import lookups\nlookups.find_done = hang",
+    "at a count at the end": "from bulkinfer.store import lookups\nlookups.count_open_failures = hang",
+    "when it closes": "from bulkinfer.store import writer\nwriter.Store._fold_log_in = hang",
 }
 HANG = """
 def hang(*_arguments, **_options):
@@ -260,7 +265,7 @@ def test_a_disk_that_hangs_ends_the_run_in_time_with_its_engine(folder: JobFolde
         ended = run.wait()
         took_s = time.monotonic() - began_s
     assert ended.returncode == 4, ended.stderr
-    assert "nothing was written for 5 s" in ended.stderr
+    assert "did not answer for 5 s" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stdout.count("\n") == 1
     assert ended.summary["exit_code"] == 4
@@ -270,6 +275,26 @@ def test_a_disk_that_hangs_ends_the_run_in_time_with_its_engine(folder: JobFolde
     assert select(folder.database, "select count(*), count(distinct document_hash) from results") == [
         (NUM_DOCUMENTS, NUM_DOCUMENTS)
     ]
+
+
+def test_a_full_disk_whose_last_word_hangs_is_still_exit_code_4(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(NUM_DOCUMENTS))
+    write_job(folder)
+    more = """
+import duckdb
+from bulkinfer.store import writer
+def fail(*_arguments):
+    raise duckdb.TransactionException("no space left")
+writer.commit_pending = fail
+writer.Store.tell_end = lambda self, summary, tell=writer.Store.tell_end: (
+    setattr(writer, "write_status", hang), tell(self, summary)
+)
+"""
+    with start(drive("run", folder.job_path, "--json", more=HANG + more), folder.path / "stderr") as run:
+        ended = run.wait()
+    assert "hangs" in ended.stderr
+    assert (ended.returncode, ended.summary["exit_code"]) == (4, 4)
+    assert bulkinfer("run", folder.job_path).returncode == 0
 
 
 # Imports all that a run imports late, then gives root's rights up, which no permission stops.

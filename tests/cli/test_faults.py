@@ -139,6 +139,14 @@ def test_a_signal_before_the_run_has_begun_is_told_like_any_other(
     assert not folder.database.exists()
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e9", "-1", "0.1", "soon"])
+def test_odd_numbers_of_seconds_are_refused(done: JobFolder, seconds: str) -> None:
+    found = bulkinfer("query", done.job_path, "select 1", "--timeout", seconds)
+    assert (found.returncode, "Traceback" in found.stderr) == (2, False)
+    grace = bulkinfer("run", done.job_path, "--grace", seconds)
+    assert (grace.returncode, "Traceback" in grace.stderr) == (0 if seconds == "0.1" else 2, False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -106,9 +106,9 @@ def test_a_run_that_is_stopped_hangs_neither_query_nor_status(folder: JobFolder)
     with running(make_job(folder, {"seconds_per_output_token": 5})) as run:
         wait_until(lambda: bulkinfer("query", folder.job_path, "select 1").returncode == 0, "the socket")
         run.send_signal(signal.SIGSTOP)
-        found = bulkinfer("query", folder.job_path, "select 1", "--timeout", "0.5")
+        found = bulkinfer("query", folder.job_path, "select 1", "--timeout", "2")
         assert found.returncode == 75
-        assert "no sign of life for 0.5 s" in found.stderr
+        assert "no sign of life for 2 s" in found.stderr
         assert str(run.pid) in found.stderr
         assert json.loads(bulkinfer("status", folder.job_path, "--json").stdout)["status"] == "running"
         assert bulkinfer("run", folder.job_path).returncode == 75
@@ -126,6 +126,25 @@ def test_a_reader_that_keeps_the_database_open_is_waited_for_and_then_named(fold
         assert (found.returncode, str(reader.pid) in found.stderr) == (75, True)
         reader.kill()
     assert bulkinfer("run", folder.job_path).returncode == 0
+
+
+def test_a_signal_ends_the_waiting_for_a_reader(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    folder.run()
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print(1, flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(folder.database)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == b"1\n"
+        run = start("run", folder.job_path, "--json", "--set", "output.lock_timeout_s=3000")
+        try:
+            wait_until(lambda: f'"pid":{run.pid},' in Path(f"{folder.database}.lock").read_text(), "the lock")
+            run.send_signal(signal.SIGTERM)
+            out, _ = run.communicate(timeout=LIMIT_S)
+        finally:
+            run.kill()
+            reader.kill()
+    assert (run.returncode, json.loads(out)["status"]) == (143, "interrupted")
 
 
 _STUCK_INPUT = """

@@ -143,6 +143,64 @@ def test_a_path_longer_than_a_socket_address(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("num_chars", [70, 80, 200])
+def test_a_database_name_longer_than_a_socket_address(tmp_path: Path, num_chars: int) -> None:
+    database = tmp_path / f"{'d' * num_chars}.duckdb"
+    store = Store.open(database)
+    store.begin_run(make_run(), TASK, [make_file()], "body")
+    store.listen(5.0)
+    assert ask(database, "select 1") == [(1,)]
+    store.close()
+    assert not socket_path(database).exists()
+
+
+def test_clients_come_and_go_while_the_writer_reopens_the_database(store: Store, database: Path) -> None:
+    """Neither may the writer fail at a list that changes, nor a client at a connection that is gone."""
+    unexpected: list[BaseException] = []
+    is_over = threading.Event()
+
+    def come_and_go() -> None:
+        while not is_over.is_set():
+            try:
+                reader = store.create_reader()
+                list(reader.query("select count(*) from results").rows)
+                reader.close()
+            except StoreError:
+                continue
+            except BaseException as error:  # noqa: BLE001 - shown below
+                unexpected.append(error)
+                return
+
+    clients = [threading.Thread(target=come_and_go) for _ in range(4)]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for client in clients:
+            client.start()
+        for number in range(60):
+            store._connections.close()
+            store.add([make_result(f"again {number}")])
+            store.flush()
+    finally:
+        sys.setswitchinterval(interval_s)
+        is_over.set()
+        for client in clients:
+            client.join(LIMIT_S)
+    assert unexpected == []
+    store.close()
+    assert select(database, "select count(*) from results") == [(61,)]
+
+
+def test_large_answers_arrive_in_bounded_pieces(store: Store, database: Path) -> None:
+    sql = "select repeat('x', 300000) as x from range(20)"
+    assert [len(str(text)) for (text,) in ask(database, sql)] == [300_000] * 20
+    reader = open_reader(database)
+    assert isinstance(reader, RemoteReader)
+    batches = list(reader.iter_arrow(sql, {}, 20_000))
+    assert sum(batch.num_rows for batch in batches) == 20
+    assert max(batch.nbytes for batch in batches) < 2 * 1024 * 1024
+
+
 def test_the_socket_of_a_dead_run_blocks_nobody(database: Path) -> None:
     code = """
 import os, signal, sys

@@ -124,7 +124,7 @@ class ChildEngine:
         return time.monotonic()
 
     def close(self) -> None:
-        """Ask the child to end, wait up to 5 s, then kill it and all that it started."""
+        """Ask the child to end, wait up to 2 s, then kill it and all that it started."""
         if self._child is not None:
             self._child.close(ask=self._is_ready and not self._has_ended)
         self._reset()

@@ -26,6 +26,7 @@ from bulkinfer.errors import EngineError
 from bulkinfer.framing import read_frame, send_frame
 
 _SEND_TIMEOUT_S = 30
+_ASK_TIMEOUT_S = 2.0
 _CLOSE_TIMEOUT_S = 5.0
 _EXIT_TIMEOUT_S = 10.0
 _TAIL_LINES = 20
@@ -97,11 +98,11 @@ class ChildProcess:
         return "\n".join(["; it said last:", *lines[-_TAIL_LINES:]]) if lines else ""
 
     def close(self, *, ask: bool) -> None:
-        """End it and all that it started. With `ask` it gets 5 s to do so by itself."""
+        """End it and all that it started. With `ask` it gets 2 s to do so by itself."""
         if ask:
             with suppress(OSError):
                 self.send(encode_parent_frame(Close()))
-            self._reader.join(_CLOSE_TIMEOUT_S)
+            self._reader.join(_ASK_TIMEOUT_S)
         self.kill()
         self._connection.close()
         self._log.close()

@@ -107,10 +107,12 @@ class _Worker:
 
     def _read(self) -> None:
         """Take frames off the socket at once, so that the parent never waits for a step to end."""
-        stream = self._connection.makefile("rb")
-        while (body := read_frame(stream)) is not None:
-            self._inbox.put(decode_parent_frame(body))
-        _end_group()
+        try:
+            stream = self._connection.makefile("rb")
+            while (body := read_frame(stream)) is not None:
+                self._inbox.put(decode_parent_frame(body))
+        finally:  # the parent is gone, or cannot be understood
+            _end_group()
 
     def _watch_steps(self, limit_s: float) -> None:
         """End this process when one step takes too long; the log then holds where every thread was.
@@ -122,8 +124,12 @@ class _Worker:
             began_s = self._step_began_s
             if began_s is not None and time.monotonic() - began_s > limit_s:
                 faulthandler.dump_traceback(sys.stderr)
-                self._send(ChildFailure(is_job_error=False, message=f"one engine step took more than {limit_s:g} s"))
-                _end_group()
+                try:
+                    self._send(
+                        ChildFailure(is_job_error=False, message=f"one engine step took more than {limit_s:g} s")
+                    )
+                finally:
+                    _end_group()
 
     def _serve(self, engine: StepEngine) -> None:
         while not self._is_closing:

@@ -1,6 +1,7 @@
 """The run, end to end: documents in, answers on disk.
 
 plan     what is to be run: template, identity, files; everything that can be refused before a model is loaded
+parts    the store and the engine that a run holds
 loop     shard -> queue -> engine -> outcome -> store
 window   the engine and the requests in flight in it: starts, deaths, killers
 ledger   what the loop counts, and the progress and the summary made of it

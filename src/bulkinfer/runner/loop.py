@@ -16,7 +16,6 @@ from uuid import uuid4
 
 import orjson
 
-from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import (
     BulkinferError,
@@ -31,12 +30,13 @@ from bulkinfer.job import FailureLimit
 from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
 from bulkinfer.runner.ledger import InputCounts, Ledger
+from bulkinfer.runner.parts import create_engine_of, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.window import Returned, Window
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner, prepare_next
-from bulkinfer.store import CommitLimits, RunRecord, Store, TaskRecord, engine_log_path
+from bulkinfer.store import RunRecord, Store, TaskRecord
 
 PLANNER_END_LIMIT_S = 5.0
 """How long the end of a run waits for a shard that is being read: on a dead disk a read never ends."""
@@ -51,13 +51,11 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process
     back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
     with the thread that made it. `ends_process`: signals stay ignored afterwards.
     """
-    engine = _create_engine(plan)
+    engine = create_engine_of(plan)
     with ExitStack() as stack:
         stop = stack.enter_context(watch_signals(ends_process=ends_process))
         committed: SimpleQueue[Commit] = SimpleQueue()
-        output = plan.job.spec.output
-        limits = CommitLimits(lock_wait_s=output.lock_timeout_s, stall_limit_s=output.stall_timeout_s)
-        store = Store.open(plan.job.database_path, job=str(plan.job.path), on_commit=committed.put, limits=limits)
+        store = open_store(plan, stop, committed.put)
         stack.callback(store.close)
         run = Run(plan, options, emit, store, engine, stop, committed)
         stack.callback(run.close)
@@ -357,13 +355,3 @@ class Run:
             "status": RunStatus.RUNNING.value,
             **self._ledger.describe(num_queued=len(self._queue), num_in_flight=self._num_in_flight),
         }
-
-
-def _create_engine(plan: RunPlan) -> Engine:
-    section = plan.job.spec.engine
-    return create_engine(
-        plan.engine_spec,
-        start_timeout_s=section.start_timeout_s,
-        silence_timeout_s=section.silence_timeout_s,
-        log_path=engine_log_path(plan.job.database_path),
-    )

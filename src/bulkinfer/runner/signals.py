@@ -74,4 +74,5 @@ def _handling(handler: _Handler, *, after: signal.Handlers | None = None) -> Ite
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier if after is None else after)
+            if signal.getsignal(number) == handler:  # not when they are to stay ignored
+                signal.signal(number, earlier if after is None else after)

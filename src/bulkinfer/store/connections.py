@@ -36,24 +36,38 @@ class _FileLostError(Exception):
 class Connections:
     """One connection that writes, one that looks up, each for one thread at a time; more come from `create_cursor`."""
 
-    def __init__(self, path: Path, lock_wait_s: float, retry_waits_s: tuple[float, ...]) -> None:
-        """Opens nothing yet. `retry_waits_s` are the pauses before a transaction is tried again."""
+    def __init__(
+        self,
+        path: Path,
+        lock_wait_s: float,
+        retry_waits_s: tuple[float, ...],
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Opens nothing yet. `retry_waits_s` are the pauses before a transaction is tried again.
+
+        `is_stopped`: other processes that have the database open are not waited for any longer.
+        """
+        self._is_stopped = is_stopped
         self._path = path
         self._lock_wait_s = lock_wait_s
         self._retry_waits_s = retry_waits_s
         self._pid = os.getpid()
         self._writing = threading.Lock()
         self._reading = threading.Lock()
+        self._changing = threading.Lock()
+        """Of what is open: a cursor that is made while the rest is closed would keep the dead database alive."""
         self._inode: tuple[int, int] | None = None
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._lookup_cursor: duckdb.DuckDBPyConnection | None = None
-        self._cursors: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
+        self._cursors: list[duckdb.DuckDBPyConnection] = []
         _keep_open_in_forked_children(self)
 
     def open(self) -> None:
         """Open or create the database, without trying twice. Raises StoreError or StoreLocked."""
         self._check_file()
-        self._connection = open_for_writing(self._path, self._lock_wait_s)
+        if self._cursors:
+            self._close_cursors()
+        self._connection = open_for_writing(self._path, self._lock_wait_s, self._is_stopped)
         if self._inode is None:
             self._inode = _find_inode(self._path)
 
@@ -84,11 +98,19 @@ class Connections:
     def create_cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection for one other thread. It ends with `close`. Raises StoreError while the database is closed."""
         self.check_process()
-        if self._connection is None:
-            raise StoreError(f"{self._path}: the database is closed")
-        cursor = self._connection.cursor()
-        self._cursors.add(cursor)
-        return cursor
+        with self._changing:
+            if self._connection is None:
+                raise StoreError(f"{self._path}: the database is closed")
+            cursor = self._connection.cursor()
+            self._cursors.append(cursor)
+            return cursor
+
+    def close_cursor(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Close one that `create_cursor` made. Safe twice, and after `close`."""
+        with self._changing:
+            if cursor in self._cursors:
+                self._cursors.remove(cursor)
+        _close_soon(cursor)
 
     def checkpoint(self) -> None:
         """Fold the write-ahead log into the file, so that the file alone is complete. Raises StoreError."""
@@ -103,15 +125,15 @@ class Connections:
         """Close everything, without a checkpoint. Nothing happens in a forked child: it would delete the log."""
         if os.getpid() != self._pid:
             return
-        for cursor in list(self._cursors):
-            _interrupt(cursor)
+        with self._changing:
+            connection, self._connection = self._connection, None
+            for cursor in self._cursors:
+                _interrupt(cursor)
         with self._reading:
-            for cursor in list(self._cursors):
-                _close_soon(cursor)
             self._lookup_cursor = None
-            if self._connection is not None:
-                self._connection.close()
-            self._connection = None
+            self._close_cursors()
+            if connection is not None:
+                connection.close()
 
     def abandon(self) -> None:
         """Leave everything as it is, for good: a thread hangs in it, and to close or to free it would hang as well."""
@@ -128,6 +150,13 @@ class Connections:
         """Raise StoreError in a forked child of the process that opened the database."""
         if os.getpid() != self._pid:
             raise StoreError(f"{self._path}: belongs to process {self._pid}; a forked child must not use it")
+
+    def _close_cursors(self) -> None:
+        """Raises StoreError when a statement in one of them does not end: the database must not be opened beside it."""
+        with self._changing:
+            self._cursors = [cursor for cursor in self._cursors if not _close_soon(cursor)]
+            if self._cursors:
+                raise StoreError(f"{self._path}: a statement of another process could not be ended")
 
     def _attempt(self, transaction: _Transaction[_T]) -> _T:
         try:
@@ -160,19 +189,19 @@ def _interrupt(cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.interrupt()
 
 
-def _close_soon(cursor: duckdb.DuckDBPyConnection) -> None:
-    """Close a connection that another thread may be using: DuckDB refuses that while a statement runs."""
+def _close_soon(cursor: duckdb.DuckDBPyConnection) -> bool:
+    """Close a connection that another thread may be using: DuckDB refuses that while a statement runs. Did it work?"""
     until_s = time.monotonic() + _CLOSE_LIMIT_S
     while True:
         try:
             cursor.close()
         except duckdb.Error:
             if time.monotonic() > until_s:
-                return
+                return False
             _interrupt(cursor)
             time.sleep(_CLOSE_PAUSE_S)
         else:
-            return
+            return True
 
 
 def _find_inode(path: Path) -> tuple[int, int] | None:

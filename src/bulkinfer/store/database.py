@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
@@ -36,7 +37,9 @@ _WRITE_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 _READ_SETTINGS = {name: value for name, value in _WRITE_SETTINGS.items() if name != "wal_autocheckpoint"}
 
 
-def open_for_writing(path: Path, lock_wait_s: float) -> duckdb.DuckDBPyConnection:
+def open_for_writing(
+    path: Path, lock_wait_s: float, is_stopped: Callable[[], bool] = lambda: False
+) -> duckdb.DuckDBPyConnection:
     """Open a database, or create it. The caller holds the run lock, and this process has the file not open.
 
     Raises StoreError when it is not ours, damaged, of a newer version, or not permitted; StoreLocked when other
@@ -49,7 +52,7 @@ def open_for_writing(path: Path, lock_wait_s: float) -> duckdb.DuckDBPyConnectio
         check_is_database(path)
         if (forbidden := _find_forbidden(path, for_writing=True)) is not None:
             raise _forbidden_error(path, forbidden, for_writing=True)
-        wait_for_readers(path, lock_wait_s)
+        wait_for_readers(path, lock_wait_s, is_stopped)
         # Read-only first: opening a foreign or damaged file for writing could already change it.
         if _is_blank(path):
             _create(path)
@@ -146,11 +149,11 @@ def check_no_orphaned_log(path: Path) -> None:
         )
 
 
-def wait_for_readers(path: Path, lock_wait_s: float) -> None:
-    """Wait until no other process has the database open. Raises StoreLocked after `lock_wait_s`."""
+def wait_for_readers(path: Path, lock_wait_s: float, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    """Wait until no other process has the database open. Raises StoreLocked after `lock_wait_s`, or when stopped."""
     limit_s = time.monotonic() + lock_wait_s
     while (pid := find_locking_pid(path, for_writing=True)) is not None:
-        if time.monotonic() > limit_s:
+        if is_stopped() or time.monotonic() > limit_s:
             raise _open_elsewhere(path, pid)
         time.sleep(_LOCK_PAUSE_S)
 

@@ -1,7 +1,8 @@
 """The run's side of the socket `<database>.sock`: answers read-only questions while the run writes.
 
-It can slow a run down, and do no more to it: each client has a connection of its own that cannot write, a limit on how
-long it may say nothing or not read, and is dropped when the run wants its database for itself.
+It may cost a run time and memory, and changes nothing in it: each client has a connection of its own that cannot write
+and a limit on how long it may take to ask or to read. Clients share the writer's memory limit; a statement that uses it
+up makes a commit fail, and the writer then ends all statements, reopens the database and commits again.
 """
 
 import os
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pyarrow as pa
 
 from bulkinfer.errors import JobError, StoreError
 from bulkinfer.framing import FrameTooLongError, read_frame, send_frame
@@ -38,11 +41,13 @@ from bulkinfer.store.wire import (
 
 MAX_CLIENTS = 8
 _BACKLOG = 32
-_TURN_S = 0.5
+_TURN_S = 0.25
 _PAUSE_S = 0.01
-_SIGN_OF_LIFE_EVERY_S = 2.0
+_SIGN_OF_LIFE_EVERY_S = 0.5
 _JOIN_LIMIT_S = 5.0
 _ROWS_PER_FRAME = 1_000
+_FRAME_BYTES = 1024 * 1024
+"""About: a frame is held in memory several times while it is made."""
 _GONE = "the run ended or had to reopen its database meanwhile; try again"
 
 
@@ -62,6 +67,10 @@ class _Client:
         with self.lock:
             send_frame(self.connection, encode_reply(reply))
             self.told_s = time.monotonic()
+
+    def is_late(self, limit_s: float) -> bool:
+        """Whether its question should have come: in pieces, it could take for ever."""
+        return not self.is_asked and time.monotonic() - self.told_s > limit_s
 
     def give_sign_of_life(self) -> None:
         """Unless its own thread is sending; a client that is gone is found by that thread."""
@@ -127,14 +136,20 @@ class Listener:
         while not self._is_closing:
             self._accept()
             for client in list(self._clients):
-                if _has_hung_up(client.connection):
+                if _has_hung_up(client.connection) or client.is_late(self._client_timeout_s):
                     client.interrupt(can_still_be_told=False)
                 client.give_sign_of_life()
 
     def _accept(self) -> None:
         try:
             connection, _ = self._socket.accept()
-        except OSError:  # nobody came, or no descriptor is free
+        except TimeoutError:
+            return
+        except OSError:  # the end, or no descriptor is free
+            time.sleep(0 if self._is_closing else _TURN_S)
+            return
+        if len(self._clients) >= MAX_CLIENTS:
+            _turn_away(connection)
             return
         connection.settimeout(self._client_timeout_s)
         client = _Client(connection)
@@ -156,9 +171,6 @@ class Listener:
 
     def _answer(self, client: _Client, question: Question) -> None:
         client.is_asked = True
-        if len(self._clients) > MAX_CLIENTS:
-            client.tell(Refused(is_statement=False, message=f"{MAX_CLIENTS} others are asking already; try again"))
-            return
         try:
             for reply in self._iter_replies(client, question):
                 client.tell(reply)
@@ -183,7 +195,8 @@ class Listener:
                 case Ask.SELECT:
                     yield from _iter_rows(reader.select(question.sql, parameters))
                 case Ask.ARROW:
-                    yield from map(Lines, reader.iter_arrow(question.sql, parameters, question.num_rows))
+                    for lines in reader.iter_arrow(question.sql, parameters, question.num_rows):
+                        yield from _iter_lines(lines)
         finally:
             client.reader = None
             reader.close()
@@ -191,13 +204,28 @@ class Listener:
 
 def _iter_rows(rows: Iterator[tuple[object, ...]]) -> Iterator[Rows]:
     gathered: list[tuple[object, ...]] = []
+    num_chars = 0
     for row in rows:
         gathered.append(row)
-        if len(gathered) == _ROWS_PER_FRAME:
+        num_chars += sum(len(value) for value in row if isinstance(value, str | bytes))
+        if len(gathered) == _ROWS_PER_FRAME or num_chars > _FRAME_BYTES:
             yield Rows(gathered)
-            gathered = []
+            gathered, num_chars = [], 0
     if gathered:
         yield Rows(gathered)
+
+
+def _iter_lines(lines: pa.RecordBatch) -> Iterator[Lines]:
+    num_rows = max(1, lines.num_rows * _FRAME_BYTES // max(lines.nbytes, 1))
+    for first in range(0, lines.num_rows, num_rows):
+        yield Lines(lines.slice(first, num_rows))
+
+
+def _turn_away(connection: socket.socket) -> None:
+    refusal = Refused(is_statement=False, message=f"{MAX_CLIENTS} others are asking already; try again")
+    with connection, suppress(OSError):
+        connection.setblocking(False)  # noqa: FBT003 - positional only
+        send_frame(connection, encode_reply(refusal))
 
 
 def _bind(path: Path) -> socket.socket:

@@ -5,6 +5,7 @@ closing any file descriptor of it drops DuckDB's own lock, and another process c
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import stat
@@ -19,6 +20,8 @@ from bulkinfer.errors import StoreError
 MIN_FREE_BYTES = 512 * 1024 * 1024
 """A run does not start with less: the write-ahead log alone may grow to 256 MB before it is folded into the file."""
 
+_MAX_SOCKET_NAME_BYTES = 80
+"""An address holds 107 bytes; `reach_socket` needs some for itself."""
 _MAGIC = b"DUCK"
 _MAGIC_OFFSET = 8
 _FLOCK_LAYOUT = "hhqqi4x"  # struct flock of 64-bit Linux: type, whence, start, length, pid
@@ -54,8 +57,12 @@ def wal_path(database: Path) -> Path:
 
 
 def socket_path(database: Path) -> Path:
-    """`<database>.sock`: where a live run answers questions."""
-    return _beside(database, ".sock")
+    """`<database>.sock`: where a live run answers questions. A name that is too long for that gives way to a hash."""
+    path = _beside(database, ".sock")
+    name = os.fsencode(path.name)
+    if len(name) <= _MAX_SOCKET_NAME_BYTES:
+        return path
+    return path.with_name(f".{hashlib.sha256(name).hexdigest()[:32]}.sock")
 
 
 def engine_log_path(database: Path) -> Path:

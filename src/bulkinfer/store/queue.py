@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bulkinfer.errors import StoreError, StoreStalled
 from bulkinfer.records import DocumentRow, Failure, Outcome, Result
+from bulkinfer.store.stall import stalled_error
 
 _ROW_BYTES = 64
 _OUTCOME_BYTES = 160
@@ -138,10 +139,7 @@ class CommitQueue:
 
     def fail_stalled(self) -> StoreStalled:
         """Something else than the writer hangs: nothing can be written any more. Returns the error."""
-        error = StoreStalled(
-            f"{self._database}: nothing was written for {self._limits.stall_limit_s:g} s: the disk, or the network "
-            "file system, does not answer. What is committed is safe; mend that and run again to resume"
-        )
+        error = stalled_error(self._database, self._limits.stall_limit_s)
         self.fail(error)
         return error
 

@@ -95,7 +95,7 @@ class Reader(Reports):
         does walking the rows. Raises StoreError when the reader is interrupted or closed meanwhile.
         """
         statement = self._parse(sql)
-        with _told_to_user():
+        with self._told_to_user():
             self._begin_read_only()
             self._connection.execute(statement)
             columns = tuple(str(column[0]) for column in self._connection.description or ())
@@ -106,7 +106,13 @@ class Reader(Reports):
         with self._told_as_ours():
             self._check_reads(sql)
             self._begin_read_only()
-            yield from self._connection.sql(sql, params=dict(parameters)).to_arrow_reader(num_rows)
+            try:
+                yield from self._connection.sql(sql, params=dict(parameters)).to_arrow_reader(num_rows)
+            except (OSError, pa.ArrowException) as error:  # Arrow's, for whatever DuckDB raised; its text may quote
+                kind = type(error).__name__
+                raise StoreError(
+                    f"{self.path}: reading ended with {kind}: it was interrupted, or memory or the disk failed"
+                ) from None
 
     def select(self, sql: str, parameters: Mapping[str, JsonValue]) -> Iterator[tuple[Any, ...]]:
         """Run bulkinfer's own SQL; rows as DuckDB gives them, each column in its own Python type. Raises StoreError."""
@@ -118,7 +124,7 @@ class Reader(Reports):
                 yield from rows
 
     def _parse(self, sql: str) -> duckdb.Statement:
-        with _told_to_user():
+        with self._told_to_user():
             statement = self._check_reads(sql)
         if statement.named_parameters:
             raise JobError("the statement has parameters ($name, ?); write their values into it")
@@ -142,9 +148,35 @@ class Reader(Reports):
             self._connection.rollback()
 
     def _iter_rows(self) -> Iterator[tuple[object, ...]]:
-        with _told_to_user():
+        with self._told_to_user():
             while rows := self._connection.fetchmany(_FETCH_ROWS):
                 yield from rows
+
+    @contextmanager
+    def _told_to_user(self) -> Iterator[None]:
+        """DuckDB's errors in a user's statement, as the user's errors."""
+        with _interruptible():
+            try:
+                yield
+            except _USER_ERRORS as error:
+                raise JobError(f"the SQL statement cannot be run: {error}") from error
+            except duckdb.Error as error:
+                if isinstance(error, duckdb.InterruptException) or self._is_closed():
+                    raise StoreError("the SQL statement was interrupted") from error
+                kind = type(error).__name__
+                # Such a text may quote an answer ("could not convert string '...'"), and nothing stored goes into
+                # messages.
+                raise JobError(
+                    f"the SQL statement failed while it ran ({kind}); no details: they may quote documents"
+                ) from None
+
+    def _is_closed(self) -> bool:
+        """Whether somebody has closed the connection under a statement: DuckDB then raises one error or another."""
+        try:
+            self._connection.interrupt()
+        except duckdb.ConnectionException:
+            return True
+        return False
 
     @contextmanager
     def _told_as_ours(self) -> Iterator[None]:
@@ -163,24 +195,6 @@ def _connect(database: Path, spill_path: Path) -> duckdb.DuckDBPyConnection:
         if holder is not None:
             raise locked_error(database, holder) from error
         raise explain_open_error(error, database, spill_path, for_writing=False) from error
-
-
-@contextmanager
-def _told_to_user() -> Iterator[None]:
-    """DuckDB's errors in a user's statement, as the user's errors."""
-    with _interruptible():
-        try:
-            yield
-        except _USER_ERRORS as error:
-            raise JobError(f"the SQL statement cannot be run: {error}") from error
-        except (duckdb.InterruptException, duckdb.ConnectionException) as error:
-            raise StoreError("the SQL statement was interrupted") from error
-        except duckdb.Error as error:
-            kind = type(error).__name__
-            # Such a text may quote an answer ("could not convert string '...'"), and nothing stored goes into messages.
-            raise JobError(
-                f"the SQL statement failed while it ran ({kind}); no details: they may quote documents"
-            ) from None
 
 
 @contextmanager

@@ -128,7 +128,7 @@ def damaged_file(database: Path) -> StoreError:
     return StoreError(
         f"{database}: the database file itself is damaged, not only its log, and cannot be repaired. Nothing was "
         "changed. Restore it and its .wal together from a copy; or move both away and run again, which asks everything "
-        "anew. `bulkinfer export` may still write what can be read"
+        "anew"
     )
 
 

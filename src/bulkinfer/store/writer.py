@@ -17,7 +17,7 @@ from uuid import UUID
 
 import duckdb
 
-from bulkinfer.errors import BulkinferError, StoreError
+from bulkinfer.errors import BulkinferError, StoreError, StoreStalled
 from bulkinfer.records import (
     Commit,
     DocumentRow,
@@ -42,7 +42,7 @@ from bulkinfer.store.paths import clear_spill, prepare_folder, resolve_database,
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
-from bulkinfer.store.stall import run_within
+from bulkinfer.store.stall import run_within, stalled_error
 from bulkinfer.store.status import count_lost_commits, read_status, write_status
 
 _T = TypeVar("_T")
@@ -56,7 +56,14 @@ def _ignore_commit(_commit: Commit) -> None:
 class Store:
     """Open, `begin_run`, then any number of `add_rows`, `add` and lookups from any thread, `end_run`, `close`."""
 
-    def __init__(self, path: Path, lock: RunLock, on_commit: Callable[[Commit], None], limits: CommitLimits) -> None:
+    def __init__(
+        self,
+        path: Path,
+        lock: RunLock,
+        on_commit: Callable[[Commit], None],
+        limits: CommitLimits,
+        is_stopped: Callable[[], bool],
+    ) -> None:
         """Not for callers: `open` does the checks and takes the lock."""
         self.path = path
         self.status_source: Callable[[], Mapping[str, JsonValue]] | None = None
@@ -65,7 +72,7 @@ class Store:
         self._on_commit = on_commit
         self._limits = limits
         self._pid = os.getpid()
-        self._connections = Connections(path, limits.lock_wait_s, limits.retry_waits_s)
+        self._connections = Connections(path, limits.lock_wait_s, limits.retry_waits_s, is_stopped)
         self._queue = CommitQueue(path, limits)
         self._writer = threading.Thread(target=self._run_writer, name="bulkinfer-store", daemon=True)
         self._run: RunRecord | None = None
@@ -86,21 +93,27 @@ class Store:
         job: str = "",
         on_commit: Callable[[Commit], None] = _ignore_commit,
         limits: CommitLimits | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
     ) -> "Store":
         """Take a database for one run; create it when it is not there, and its folder when only that level is missing.
 
         `job` is the job file's path, for those who find the database locked. `on_commit` is called from the writer
         thread once a commit is on disk. Raises StoreLocked at once when another run holds it, and after
-        `limits.lock_wait_s` when other processes keep it open for reading; StoreError when it cannot be written or is
-        not ours.
+        `limits.lock_wait_s`, or once `is_stopped`, when other processes keep it open for reading; StoreError when it
+        cannot be written or is not ours; StoreStalled when the disk does not answer.
         """
         limits = limits or CommitLimits()
         database = resolve_database(path)
-        prepare_folder(database)
-        store = cls(database, RunLock.acquire(database, job), on_commit, limits)
-        clear_spill(database)
         try:
-            store._open_database()
+            lock = run_within(limits.stall_limit_s, lambda: _take(database, job))
+        except TimeoutError as error:
+            raise stalled_error(database, limits.stall_limit_s) from error
+        store = cls(database, lock, on_commit, limits, is_stopped)
+        try:
+            store._within_limit(store._open_database, wait_s=limits.lock_wait_s)
+        except StoreStalled:
+            store._connections.abandon()
+            raise
         except BaseException:
             store._connections.close()
             store._lock.release()
@@ -182,7 +195,7 @@ class Store:
     def create_reader(self) -> Reader:
         """A reader on the live database, for another thread. It sees what is committed; it ends with the store."""
         cursor = self._connections.create_cursor()
-        return Reader(self.path, cursor, cursor.close)
+        return Reader(self.path, cursor, lambda: self._connections.close_cursor(cursor))
 
     def listen(self, client_timeout_s: float) -> None:
         """Answer the questions of other processes on a socket beside the database, until `close`.
@@ -200,7 +213,7 @@ class Store:
             lambda connection: runs.end_run(connection, run.run_id, status, exit_code, summary),
             "recording the end of the run",
         )
-        self._write_status()
+        self._within_limit(self._write_status)
 
     def check(self) -> None:
         """Raise as `add` does, without waiting: for a run that has nothing to store for a while."""
@@ -222,8 +235,7 @@ class Store:
         self._stop_listener()
         self._stop_writer()
         if not self.is_stalled:
-            self._within_limit(self._connections.checkpoint)
-            self._connections.check_file()
+            self._within_limit(self._fold_log_in)
 
     def tell_end(self, summary: Mapping[str, JsonValue]) -> None:
         """Let the status file say how a run ended that could not record it in the database; if that can be written.
@@ -245,11 +257,17 @@ class Store:
         try:
             self.settle()
         finally:
+            if not self.is_stalled:
+                with suppress(StoreError):  # everything is on disk
+                    self._within_limit(self._connections.close)
             if self.is_stalled:
                 self._connections.abandon()
             else:
-                self._connections.close()
                 self._lock.release()
+
+    def _fold_log_in(self) -> None:
+        self._connections.checkpoint()
+        self._connections.check_file()
 
     def _open_database(self) -> None:
         """Open, and compare with what the status file says of it: DuckDB does not notice when its log was removed."""
@@ -298,11 +316,13 @@ class Store:
     def _read(self, query: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
         """Look up; once again after the writer, if it was in trouble, has reopened the database."""
         try:
-            return self._connections.read(query)
+            return self._within_limit(lambda: self._connections.read(query))
+        except StoreStalled:
+            raise
         except (duckdb.Error, StoreError):
             self.flush()
         try:
-            return self._connections.read(query)
+            return self._within_limit(lambda: self._connections.read(query))
         except duckdb.Error as error:
             raise explain_error(error, self.path, "a lookup") from error
 
@@ -317,9 +337,9 @@ class Store:
     def _write(self, transaction: Callable[[duckdb.DuckDBPyConnection], _T], action: str) -> _T:
         return self._within_limit(lambda: self._connections.write(transaction, action))
 
-    def _within_limit(self, action: Callable[[], _T]) -> _T:
+    def _within_limit(self, action: Callable[[], _T], *, wait_s: float = 0.0) -> _T:
         try:
-            return run_within(self._limits.stall_limit_s, action)
+            return run_within(self._limits.stall_limit_s + wait_s, action)
         except TimeoutError as error:
             raise self._queue.fail_stalled() from error
 
@@ -345,3 +365,11 @@ class Store:
         assert self._run is not None, "begin_run comes first"
         assert self._task is not None
         return self._run, self._task
+
+
+def _take(database: Path, job: str) -> RunLock:
+    """The lock of a database whose folder can be written."""
+    prepare_folder(database)
+    lock = RunLock.acquire(database, job)
+    clear_spill(database)
+    return lock
