@@ -334,24 +334,6 @@ def status_text(folder: JobFolder) -> str:
     return json.dumps(status.get("documents", {"succeeded": 0}))
 
 
-def status_of_live_run(folder: JobFolder) -> str:
-    """What `status --json` prints, once the run itself tells it."""
-    found = bulkinfer("status", folder.job_path, "--json").stdout
-    return found if '"in_flight"' in found else '"in_flight":0'
-
-
-def test_a_second_signal_ends_the_run_at_once(slow: JobFolder) -> None:
-    slow.spec["engine"]["simulated"] = {"clock": "real", "seconds_per_output_token": 30, "in_child": True}
-    run = start("run", slow.write_job(), "--grace", "600")
-    wait_until(lambda: '"in_flight":0' not in status_of_live_run(slow), "something in flight")
-    run.send_signal(signal.SIGTERM)
-    assert run.stderr is not None
-    wait_until(lambda: "stopping" in str(run.stderr and run.stderr.readline()), "the drain")
-    run.send_signal(signal.SIGTERM)
-    run.communicate(timeout=LIMIT_S)
-    assert run.returncode == 143
-
-
 def test_status_failures_query_and_export_after_a_run(done: JobFolder, tmp_path: Path) -> None:
     status = json.loads(bulkinfer("status", done.job_path, "--json").stdout)
     assert (status["status"], status["runs"][0]["num_answered"]) == ("completed", 20)
