@@ -1,15 +1,18 @@
 """Whole runs on the simulated engine: every row one outcome, nothing twice, limits that hold."""
 
 import gzip
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bulkinfer.engines.base import EngineRequest
+from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
 from bulkinfer.events import EngineRestarting, EngineStarting, Progress
-from bulkinfer.records import Only
+from bulkinfer.records import Only, Rejection
 from bulkinfer.runner import RunOptions, RunReport
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder, make_documents
@@ -347,6 +350,40 @@ def test_a_run_in_which_the_engine_fails_all_stops_early(folder: JobFolder) -> N
     report = folder.run(limits={"max_failures": "5%"}, engine={"simulated": simulated})
     assert isinstance(report.error, TooManyFailures)
     assert 200 <= documents_of(report)["failed"] < 400
+
+
+def test_a_run_that_stopped_early_is_resumed_under_a_higher_limit_and_asks_nothing_twice(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[bytes] = Counter()
+    add = SimulatedEngine.add
+
+    def count_and_add(engine: SimulatedEngine, request: EngineRequest) -> Rejection | None:
+        asked[request.document_hash] += 1
+        return add(engine, request)
+
+    monkeypatch.setattr(SimulatedEngine, "add", count_and_add)
+    documents = make_documents(2_000)
+    for document in documents[::10]:
+        document["body"] += " BAD"
+    folder.write_documents(documents)
+    simulated = {"clock": "virtual", "faults": [{"match": "BAD", "kind": "reject", "times": None}]}
+    stopped = folder.run(limits={"max_failures": 20}, engine={"simulated": simulated})
+    assert (type(stopped.error), stopped.exit_code) == (TooManyFailures, ExitCode.TOO_MANY_FAILURES)
+    before = documents_of(stopped)
+    assert before["not_finished"] > 1_000
+    assert 20 < before["failed"] < 40
+    assert before["succeeded"] > 0
+    assert sum(asked.values()) == before["succeeded"] + before["failed"], "what was in flight has finished"
+    assert select(folder, "select status, exit_code from run_ends") == [("failed", 5)]
+
+    resumed = folder.run(limits={"max_failures": 200}, engine={"simulated": simulated})
+    assert resumed.exit_code is ExitCode.OK, resumed.error
+    after = documents_of(resumed)
+    assert after["already_done"] == before["succeeded"] + before["failed"]
+    assert (before["succeeded"] + after["succeeded"], before["failed"] + after["failed"]) == (1_800, 200)
+    assert (len(asked), set(asked.values())) == (2_000, {1})
+    assert select(folder, "select count(*), count(distinct document_hash) from results") == [(1_800, 1_800)]
 
 
 def test_max_concurrency_and_max_queue_size_are_never_exceeded(folder: JobFolder) -> None:
