@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +21,7 @@ from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.store import RemoteReader, Store, export_answers, open_reader, read_holder
 from bulkinfer.store.listener import MAX_CLIENTS, Listener
 from bulkinfer.store.paths import reach_socket, socket_path
-from bulkinfer.store.wire import Ask, Question, Refused, decode_reply, encode_question
+from bulkinfer.store.wire import Ask, Lines, Question, Refused, Reply, Working, decode_reply, encode_question
 from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_rows, make_run, select
 
 LIMIT_S = 20.0
@@ -262,7 +263,7 @@ def connect(database: Path) -> Iterator[Callable[[], socket.socket]]:
 def test_a_client_that_says_nothing_is_dropped(database: Path, connect: Connect) -> None:
     store = Store.open(database)
     store.begin_run(make_run(), TASK, [make_file()], "body")
-    store.listen(0.2)
+    store.listen(1.0)
     silent = connect()
     assert silent.recv(1) == b"", "the run has hung up"
     assert ask(database, "select 1") == [(1,)]
@@ -272,7 +273,7 @@ def test_a_client_that_says_nothing_is_dropped(database: Path, connect: Connect)
 def test_a_client_that_does_not_read_is_dropped(database: Path, connect: Connect) -> None:
     store = Store.open(database)
     store.begin_run(make_run(), TASK, [make_file()], "body")
-    store.listen(0.2)
+    store.listen(1.0)
     lazy = connect()
     send_frame(lazy, encode_question(Question(Ask.QUERY, "select repeat('x', 100000) from range(1000)")))
     assert store._listener is not None
@@ -334,25 +335,59 @@ def test_the_end_of_the_run_ends_a_statement_and_says_so(store: Store, database:
     assert select(database, "select count(*) from results") == [(1,)]
 
 
+@pytest.mark.parametrize("kind", [Ask.QUERY, Ask.SELECT, Ask.ARROW])
 def test_reopening_the_database_ends_statements_and_loses_no_commit(
-    store: Store, database: Path, connect: Connect
+    store: Store, database: Path, connect: Connect, kind: Ask
 ) -> None:
     """What the writer does after a failed commit: nobody else may keep the dead database open."""
     connection = connect()
-    send_frame(connection, encode_question(Question(Ask.QUERY, FOR_EVER)))
+    send_frame(connection, encode_question(Question(kind, FOR_EVER, {}, 10)))
     assert store._listener is not None
     clients = store._listener._clients
     wait_until(lambda: any(each.reader for each in clients), "the statement to run")
-    store._connections.close()
-    store.add([make_result("after")])
-    store.flush()
-    with connection.makefile("rb") as stream:
-        frames = []
-        while (body := read_frame(stream)) is not None:
-            frames.append(decode_reply(body))
+    reopen_and_commit(store)
+    frames = read_replies(connection)
     assert isinstance(frames[-1], Refused)
     assert not frames[-1].is_statement
     assert ask(database, "select count(*) from results") == [(2,)]
+
+
+def test_reopening_the_database_ends_an_export_half_way_and_loses_no_commit(
+    store: Store, database: Path, connect: Connect
+) -> None:
+    """Its end is a refusal or the connection's, and never `Done`: half an export must not look whole."""
+    connection = connect()
+    rows = "select range, repeat('x', 1000) from range(1000000)"
+    send_frame(connection, encode_question(Question(Ask.ARROW, rows, {}, 100)))
+    with connection.makefile("rb") as stream:
+        replies = iter_replies(stream)
+        assert isinstance(next(replies), Lines)
+        last: list[Reply] = []
+        client = threading.Thread(target=lambda: last.extend(one for one in replies if not isinstance(one, Lines)))
+        client.start()
+        reopen_and_commit(store)
+        client.join(LIMIT_S)
+    assert not client.is_alive()
+    ends = [one for one in last if not isinstance(one, Working)]
+    assert [isinstance(one, Refused) and not one.is_statement for one in ends] in ([], [True])
+    assert ask(database, "select count(*) from results") == [(2,)]
+
+
+def reopen_and_commit(store: Store) -> None:
+    store._connections.close()
+    store.add([make_result("after")])
+    store.flush()
+
+
+def read_replies(connection: socket.socket) -> list[Reply]:
+    with connection.makefile("rb") as stream:
+        return list(iter_replies(stream))
+
+
+def iter_replies(stream: BinaryIO) -> Iterator[Reply]:
+    """Replies until the connection's end."""
+    while (body := read_frame(stream)) is not None:
+        yield decode_reply(body)
 
 
 def test_too_many_clients_are_told_so(store: Store, database: Path, connect: Connect) -> None:
