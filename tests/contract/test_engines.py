@@ -248,7 +248,9 @@ def test_a_step_that_hangs_ends_the_child_and_says_where(tmp_path: Path) -> None
 
 
 def test_steps_within_their_limit_may_go_on_for_long() -> None:
-    spec = replace(simulated_spec(in_child=True, seconds_per_output_token=0.1), step_timeout_s=0.5)
+    """Eight steps of half a second are more than the limit together, and each far below it."""
+    simulated = simulated_spec(in_child=True, seconds_per_output_token=0.5, output_tokens=8)
+    spec = replace(simulated, step_timeout_s=3)
     engine = ChildEngine(spec, start_timeout_s=30, silence_timeout_s=60)
     start_and_wait(engine)
     engine.submit([make_request("a"), make_request("b")])

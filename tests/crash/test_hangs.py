@@ -72,14 +72,14 @@ def test_an_engine_that_never_gets_ready_is_exit_code_3(folder: JobFolder) -> No
 
 def test_a_step_that_never_ends_costs_one_restart(folder: JobFolder) -> None:
     fault = {"match": "document 7 ", "kind": "hang", "times": 1}
-    with running(make_job(folder, {"faults": [fault]}, step_timeout_s=0.5)) as run:
+    with running(make_job(folder, {"faults": [fault]}, step_timeout_s=3)) as run:
         summary = finish(run)
     assert (summary["documents"]["succeeded"], summary["engine"]["restarts"]) == (50, 1)
 
 
 def test_a_document_with_which_each_step_hangs_is_found_like_any_killer(folder: JobFolder) -> None:
     fault = {"match": "document 7 ", "kind": "hang"}
-    with running(make_job(folder, {"faults": [fault]}, step_timeout_s=0.3)) as run:
+    with running(make_job(folder, {"faults": [fault]}, step_timeout_s=1)) as run:
         summary = finish(run)
     assert summary["documents"]["failed_by_code"] == {"engine_killer": 1}
     assert summary["documents"]["succeeded"] == 49
@@ -89,7 +89,7 @@ def test_a_document_with_which_each_step_hangs_is_found_like_any_killer(folder: 
 def test_a_silent_engine_is_ended_and_started_again(folder: JobFolder, is_first: bool) -> None:
     """A stopped process says nothing, not even that it is stopped."""
     speed = {"seconds_per_output_token": 0.05, "output_tokens": 8}
-    with running(make_job(folder, speed, silence_timeout_s=0.5)) as run:
+    with running(make_job(folder, speed, silence_timeout_s=3)) as run:
         engine = find_engine(run)
         if is_first:
             engine.kill()
