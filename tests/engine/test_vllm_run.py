@@ -34,6 +34,9 @@ BAD = {
 }
 """By line of BROKEN, from 1."""
 
+PROMPT_LINES = ("<|im_start|>", "You are a helpful AI assistant named SmolLM")
+"""What the model's chat template puts into each prompt."""
+
 # An answer that is cut keeps its text in the failure: it is compared too.
 TEXTS = """
     select document_id, 'answer' as kind, output from answers where document_id like 'T-%'
@@ -127,3 +130,18 @@ def test_bad_lines_are_one_failure_each_and_change_no_other_answer(alone: Done, 
     assert documents["read"] == 10 + NUM_BROKEN_ASKED + len(BAD)
     assert documents["succeeded"] + documents["failed_by_code"].get("truncated", 0) == 10 + NUM_BROKEN_ASKED
     assert mixed.summary["engine"]["restarts"] == 0
+
+
+def test_the_engines_log_is_the_owners_and_holds_no_text_of_the_documents_or_answers(alone: Done) -> None:
+    log_path = Path(f"{alone.folder.database}.engine.log")
+    assert log_path.stat().st_mode & 0o777 == 0o600
+    log = log_path.read_text(errors="replace")
+    assert "vllm" in log.lower(), "what the engine says goes there"
+    tickets = [json.loads(line) for line in TICKETS]
+    texts = [ticket[field] for ticket in tickets for field in ("subject", "body")]
+    texts += [str(text) for _, _, text in select(alone.folder, TEXTS)]
+    lines = [line.strip() for text in texts for line in text.splitlines() if len(line.strip()) >= 20]
+    assert len(lines) > 2 * len(tickets), "subjects, bodies and answers are among them"
+    for prompt in (*PROMPT_LINES, *lines):
+        for form in (prompt, json.dumps(prompt)[1:-1], repr(prompt)[1:-1]):
+            assert form not in log
