@@ -274,7 +274,8 @@ def test_a_disk_that_hangs_ends_the_run_in_time_with_its_engine(folder: JobFolde
     assert "Traceback" not in ended.stderr
     assert ended.stdout.count("\n") == 1
     assert ended.summary["exit_code"] == 4
-    assert ended.stderr.count("waited for the whole limit") == 1, "nobody waits for the dead disk again"
+    has_store = "prepare_folder" not in hang
+    assert ended.stderr.count("waited for the whole limit") == has_store, "nobody waits for the dead disk again"
     wait_until(lambda: not any(child.is_running() for child in children), "the end of the engine")
     assert bulkinfer("run", folder.job_path).returncode == 0
     assert select(folder.database, "select count(*), count(distinct document_hash) from results") == [

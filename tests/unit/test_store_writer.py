@@ -230,7 +230,7 @@ def test_writer_that_is_stuck_is_told_of_and_not_waited_for(tmp_path: Path) -> N
         store.begin_run(make_run(), TASK, [make_file()], "body")
         store._queue._limits = replace(limits, stall_limit_s=0.05)
         store.add([make_result("x")])
-        with pytest.raises(StoreStalled, match=r"a.duckdb: nothing was written for 0\.05 s"):
+        with pytest.raises(StoreStalled, match=r"a.duckdb: the disk.* did not answer for 0\.05 s"):
             store.flush()
         assert store.is_stalled
         for call in (store.check, store.flush, lambda: store.add([make_result("y")])):
