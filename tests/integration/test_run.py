@@ -11,7 +11,7 @@ import pytest
 from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
-from bulkinfer.events import EngineRestarting, EngineStarting, Progress
+from bulkinfer.events import EngineRestarting, EngineStarting, Progress, Warned
 from bulkinfer.records import Only, Rejection
 from bulkinfer.runner import RunOptions, RunReport
 from bulkinfer.store import Reader
@@ -544,3 +544,12 @@ def test_shards_are_ordered_longest_first(folder: JobFolder) -> None:
     in_order = "select prompt_tokens, lag(prompt_tokens) over (order by rowid) as before from results"
     assert select(folder, f"select count(*) from ({in_order}) where prompt_tokens > before") == [(0,)]
     assert select(folder, "select count(distinct prompt_tokens) > 10 from results") == [(True,)]
+
+
+def test_a_run_that_can_have_no_socket_says_so_and_goes_on(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(5))
+    (folder.path / "out.duckdb.sock").mkdir()
+    assert folder.run().exit_code is ExitCode.OK
+    [warning] = [event.message for event in folder.events if isinstance(event, Warned)]
+    assert "out.duckdb.sock: no socket can be made" in warning
+    assert "work after the run" in warning

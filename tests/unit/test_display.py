@@ -34,6 +34,7 @@ from bulkinfer.events import (
     Progress,
     RunEnded,
     RunStarted,
+    Warned,
 )
 from bulkinfer.records import FailureCode, RunStatus
 
@@ -218,6 +219,7 @@ def test_a_plain_line_has_the_same_numbers() -> None:
     ("event", "expected"),
     [
         (STARTED, "tickets: 12 input file(s), 3.0 MiB; database /data/out.duckdb\n"),
+        (Warned("no socket can be made"), "warning: no socket can be made\n"),
         (EngineStarting("my-model", 0), "loading my-model\n"),
         (EngineStarting("my-model", 2), "restarting the engine: loading my-model\n"),
         (EngineStarted(4.26, {}), "engine ready after 4.3 s\n"),
@@ -337,12 +339,13 @@ def test_hostile_names_in_events_are_text() -> None:
     shown = "[red]x[/red]\\x1b[2J\\u202e"
     events: list[Event] = [
         replace(STARTED, job=hostile, database=hostile),
+        Warned(hostile),
         EngineStarting(hostile, 0),
         EngineRestarting(hostile, 1, 1.0),
         RunEnded(RunStatus.FAILED, {**SUMMARY, "database": hostile}),
     ]
     written = show(events)
-    assert written.count(shown) == 5
+    assert written.count(shown) == 6
     assert "\x1b" not in written
 
 
