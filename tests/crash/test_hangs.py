@@ -114,28 +114,33 @@ def test_a_run_that_is_stopped_hangs_neither_query_nor_status(folder: JobFolder)
         assert bulkinfer("run", folder.job_path).returncode == 75
 
 
-def test_a_reader_that_keeps_the_database_open_is_waited_for_and_then_named(folder: JobFolder) -> None:
-    folder.write_documents(make_documents(3))
-    folder.run()
+@contextmanager
+def reading(database: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another program that has the database open for reading."""
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print(1, flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(folder.database)]
+    command = [sys.executable, "-c", code, str(database)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
         assert reader.stdout is not None
         assert reader.stdout.readline() == b"1\n"
+        try:
+            yield reader
+        finally:
+            reader.kill()
+
+
+def test_a_reader_that_keeps_the_database_open_is_waited_for_and_then_named(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    folder.run()
+    with reading(folder.database) as reader:
         found = bulkinfer("run", folder.job_path, "--set", "output.lock_timeout_s=0.3")
         assert (found.returncode, str(reader.pid) in found.stderr) == (75, True)
-        reader.kill()
     assert bulkinfer("run", folder.job_path).returncode == 0
 
 
 def test_a_signal_ends_the_waiting_for_a_reader(folder: JobFolder) -> None:
     folder.write_documents(make_documents(3))
     folder.run()
-    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1], read_only=True); print(1, flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", code, str(folder.database)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == b"1\n"
+    with reading(folder.database):
         run = start("run", folder.job_path, "--json", "--set", "output.lock_timeout_s=3000")
         try:
             wait_until(lambda: f'"pid":{run.pid},' in Path(f"{folder.database}.lock").read_text(), "the lock")
@@ -143,7 +148,6 @@ def test_a_signal_ends_the_waiting_for_a_reader(folder: JobFolder) -> None:
             out, _ = run.communicate(timeout=LIMIT_S)
         finally:
             run.kill()
-            reader.kill()
     assert (run.returncode, json.loads(out)["status"]) == (143, "interrupted")
 
 
