@@ -19,7 +19,7 @@ import pytest
 from bulkinfer.errors import JobError, StoreError, StoreLocked
 from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.store import RemoteReader, Store, export_answers, open_reader, read_holder
-from bulkinfer.store.listener import MAX_CLIENTS, Listener
+from bulkinfer.store.listener import MAX_CLIENTS, Listener, _Client
 from bulkinfer.store.paths import reach_socket, socket_path
 from bulkinfer.store.wire import Ask, Lines, Question, Refused, Reply, Working, decode_reply, encode_question
 from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_rows, make_run, select
@@ -441,3 +441,28 @@ def test_a_question_that_is_too_long_is_refused_before_it_is_read(
     connection.sendall((2**31).to_bytes(4, "big"))
     assert connection.recv(1) == b""
     assert json.dumps(ask(database, "select 1")) == "[[1]]"
+
+
+def is_sending(client: _Client) -> bool:
+    """Whether a client's thread has been busy sending for half a second."""
+    is_free = client.lock.acquire(timeout=0.5)
+    if is_free:
+        client.lock.release()
+    return not is_free
+
+
+def test_an_export_that_nobody_reads_does_not_keep_the_database_from_reopening(
+    database: Path, connect: Connect
+) -> None:
+    store = Store.open(database)
+    store.begin_run(make_run(), TASK, [make_file()], "body")
+    store.listen(60.0)
+    lazy = connect()
+    rows = "select range, repeat('x', 1000) from range(1000000)"
+    send_frame(lazy, encode_question(Question(Ask.ARROW, rows, {}, 100)))
+    assert store._listener is not None
+    clients = store._listener._clients
+    wait_until(lambda: any(map(is_sending, clients)), "a full pipe")
+    reopen_and_commit(store)
+    assert ask(database, "select count(*) from results") == [(1,)]
+    store.close()

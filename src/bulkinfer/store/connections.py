@@ -48,6 +48,8 @@ class Connections:
         `is_stopped`: other processes that have the database open are not waited for any longer.
         """
         self._is_stopped = is_stopped
+        self.drop_readers: Callable[[], None] = lambda: None
+        """Called when all is closed: whoever reads in threads of their own must let go."""
         self._path = path
         self._lock_wait_s = lock_wait_s
         self._retry_waits_s = retry_waits_s
@@ -129,6 +131,7 @@ class Connections:
             connection, self._connection = self._connection, None
             for cursor in self._cursors:
                 _interrupt(cursor)
+        self.drop_readers()
         with self._reading:
             self._lookup_cursor = None
             self._close_cursors()

@@ -128,6 +128,8 @@ def explain_open_error(error: duckdb.Error, path: Path, spill_path: Path, *, for
             f"{path}: cannot be opened ({type(error).__name__}): its log does not fit into the memory that it may use, "
             f"and there is no room for the rest in {spill_path}. Nothing was changed. Make room and run again"
         )
+    if isinstance(error, duckdb.ConnectionException):
+        return StoreError(f"{path}: cannot be opened, as this process still has it open; run again")
     if wal.exists():
         damaged = f"it or its write-ahead log {wal}"
         advice = f"`bulkinfer repair {path}` sets a damaged log aside, which is never deleted, and keeps its good part"

@@ -45,6 +45,7 @@ _TURN_S = 0.25
 _PAUSE_S = 0.01
 _SIGN_OF_LIFE_EVERY_S = 0.5
 _JOIN_LIMIT_S = 5.0
+_TELL_LIMIT_S = 1.0
 _ROWS_PER_FRAME = 1_000
 _FRAME_BYTES = 1024 * 1024
 """About: a frame is held in memory several times while it is made."""
@@ -126,10 +127,22 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes `accept`
         self._thread.join(_JOIN_LIMIT_S)
         self._socket.close()
+        self.drop_clients()
+
+    def drop_clients(self) -> None:
+        """End those that are being answered: the writer wants the database for itself. Within about five seconds.
+
+        A client that does not read holds up its thread, and an Arrow reader there keeps the database open, whatever is
+        done to its connection: so its socket is shut.
+        """
+        clients = [client for client in list(self._clients) if client.is_asked]
         began_s = time.monotonic()
-        while self._clients and (waited_s := time.monotonic() - began_s) < _JOIN_LIMIT_S:
-            for client in list(self._clients):
-                client.interrupt(can_still_be_told=waited_s < _JOIN_LIMIT_S / 2)
+        while any(client in self._clients for client in clients):
+            waited_s = time.monotonic() - began_s
+            if waited_s > _JOIN_LIMIT_S:
+                return
+            for client in clients:
+                client.interrupt(can_still_be_told=waited_s < _TELL_LIMIT_S)
             time.sleep(_PAUSE_S)
 
     def _run(self) -> None:

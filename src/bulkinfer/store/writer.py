@@ -204,6 +204,7 @@ class Store:
         there can be no socket; a run can do without.
         """
         self._listener = Listener(self.path, self.create_reader, self._describe, client_timeout_s)
+        self._connections.drop_readers = self._listener.drop_clients
 
     def end_run(self, status: RunStatus, exit_code: int, summary: Mapping[str, JsonValue]) -> None:
         """Flush, then record how the run ended. Raises StoreError."""
