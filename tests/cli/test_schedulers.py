@@ -191,6 +191,7 @@ def test_every_stop_that_is_shown_leaves_time_for_the_drain() -> None:
     airflow = re.findall(r"--grace (\d+)(?:.*\n)+?.*retry_delay=timedelta\(seconds=(\d+)\)", dag)[0]
     for grace_s, limit_s in (systemd, slurm, kubernetes, airflow):
         assert int(limit_s) >= int(grace_s) + 30
+    assert "\nKillMode=mixed\n" in DOCUMENT, "or systemd would end the engine before the drain"
 
 
 def test_the_kubernetes_example_knows_what_another_try_cannot_mend() -> None:
