@@ -8,6 +8,7 @@ import io
 import itertools
 import math
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from bulkinfer import __version__
 from bulkinfer.bugs import told_without_text
 from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
 from bulkinfer.records import Only, RunStatus
-from bulkinfer.streams import Output, encode_json
+from bulkinfer.streams import Output, encode_json, number_names
 
 EXIT_CODES = """Exit codes
 
@@ -145,11 +146,15 @@ def print_version(is_wanted: bool) -> None:
 
 @app.callback()
 def callback(
-    version: Annotated[
+    context: typer.Context,
+    _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
     ] = False,
 ) -> None:
     """Options of the program itself."""
+    if context.invoked_subcommand != "run":  # a run has handlers of its own, once it has something to lose
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @app.command(epilog="Example: bulkinfer run jobs/summarize.yaml --limit 10")
@@ -337,12 +342,6 @@ def resolve_target(target: Path) -> tuple[Path, str | None]:
         return target, None
     job = load_job(target)
     return job.database_path, job.spec.name
-
-
-def number_names(names: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Each name with how often it came before: two columns of one name are two keys."""
-    for position, name in enumerate(names):
-        yield name, names[:position].count(name)
 
 
 @contextmanager

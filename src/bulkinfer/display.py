@@ -220,7 +220,10 @@ def describe_status(found: Mapping[str, Any]) -> Iterator[str]:
 def describe_running(status: Mapping[str, Any]) -> list[str]:
     """A live run, from its status file."""
     lines = [f"{status.get('job', '?')}: running, pid {status.get('pid', '?')} on {status.get('host', '?')}"]
-    if "documents" in status:
+    documents = status.get("documents", {})
+    if documents and "queued" not in documents:
+        lines += [f"  ending; {documents['succeeded']:,} answered, {documents['failed']:,} failed"]
+    elif documents:
         documents, engine = status["documents"], status["engine"]
         lines += [
             f"  {documents['succeeded']:,} answered, {documents['failed']:,} failed of {documents['to_do']:,}",

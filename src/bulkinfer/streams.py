@@ -3,7 +3,7 @@
 import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
 import orjson
@@ -102,3 +102,9 @@ def _replace_unencodable(value: object) -> object:
         case list() | tuple():
             return [_replace_unencodable(part) for part in value]
     return value
+
+
+def number_names(names: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Each name with how often it came before: two columns of one name are two keys."""
+    for position, name in enumerate(names):
+        yield name, names[:position].count(name)

@@ -107,6 +107,34 @@ def test_signals_end_a_run_whose_templates_are_slow(folder: JobFolder) -> None:
     assert run.returncode == 143, stderr
 
 
+_IMPORTING = """
+import sys, threading
+
+class Wait:
+    def find_spec(self, name, *_):
+        if name == WHERE:
+            print("importing", file=sys.stderr, flush=True)
+            threading.Event().wait()
+
+sys.meta_path.insert(0, Wait())
+sys.argv = ["bulkinfer", "run", "job.yaml"]
+from bulkinfer.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("where", ["typer", "bulkinfer.display", "bulkinfer.runner"])
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_during_the_imports_ends_it_without_a_word(number: signal.Signals, expected: int, where: str) -> None:
+    command = [sys.executable, "-c", _IMPORTING.replace("WHERE", repr(where))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        assert run.stderr.readline() == "importing\n"
+        run.send_signal(number)
+        assert run.communicate(timeout=LIMIT_S) == ("", "")
+    assert run.returncode == expected
+
+
 _PLANNING = """
 import sys, threading
 import bulkinfer.runner

@@ -16,6 +16,7 @@ from bulkinfer.display import (
     describe_progress,
     describe_run,
     describe_running,
+    describe_status,
     format_bytes,
     format_s,
     print_error,
@@ -588,3 +589,9 @@ def test_an_error_keeps_its_lines_and_goes_to_stderr(capsys: pytest.CaptureFixtu
     assert second.startswith("  [b]first[/b]\\x1b[2J word")
     assert second.endswith("word end")
     assert third == "  second"
+
+
+def test_a_run_that_is_ending_is_shown_by_what_its_summary_has() -> None:
+    lines = list(describe_status({**SUMMARY, "status": RunStatus.RUNNING, "pid": 7, "host": "here"}))
+    assert lines[0].endswith("running, pid 7 on here")
+    assert lines[1].startswith("  ending; ")

@@ -575,6 +575,20 @@ def test_killers_with_nothing_else_left_are_believed_once_the_engine_answers_a_p
     assert (bench.ledger.num_answered, bench.ledger.output_tokens) == (0, 0), "the trial is nobody's answer"
 
 
+@pytest.mark.parametrize("max_restarts", [1, 3])
+@pytest.mark.parametrize(("num_killers", "num_others"), [(14, 100), (40, 0), (128, 10)])
+def test_many_killers_do_not_use_up_the_deaths_that_a_run_bears(
+    monkeypatch: pytest.MonkeyPatch, num_killers: int, num_others: int, max_restarts: int
+) -> None:
+    """Each run would end without having set one aside, and the next would begin again."""
+    clock = Clock(monkeypatch)
+    killers = [f"r{number}" for number in range(num_killers)]
+    bench = Bench(DeadlyEngine(*killers, num_slots=8), max_concurrency=64, max_restarts=max_restarts)
+    returned = drive(bench, numbered_queue(num_killers + num_others), clock)
+    assert sorted(killer_names(returned)) == sorted(killers)
+    assert sorted(hashes(returned)) == sorted(hashes_of(num_killers + num_others))
+
+
 def test_an_engine_that_ends_with_a_prompt_of_ours_is_broken_and_marks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     returned: list[Returned] = []
@@ -679,7 +693,7 @@ def test_a_start_that_raises_after_a_first_ready_is_tried_again(monkeypatch: pyt
 
 
 def test_an_empty_queue_is_not_the_end_while_more_may_come() -> None:
-    bench = Bench(DeadlyEngine("a", "b"), max_restarts=3)
+    bench = Bench(DeadlyEngine("a", "b"), max_restarts=20)
     bench.ledger.num_answered = 1
     queue = queue_of("ab")
     for _ in range(60):

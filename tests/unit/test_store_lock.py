@@ -6,14 +6,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from bulkinfer.errors import ExitCode, StoreLocked
+from bulkinfer.errors import ExitCode, StoreError, StoreLocked
 from bulkinfer.store import Reader, Store, read_holder
 from bulkinfer.store.lock import Holder, RunLock, locked_error
 from tests.unit.store_support import QUICK, run_job
@@ -183,3 +183,10 @@ def test_store_stays_locked_when_its_file_is_only_looked_at(tmp_path: Path) -> N
         Store.open(database)
     store.close()
     duckdb.connect(database).close()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/full"), Path.mkdir])
+def test_a_lock_file_that_cannot_be_one_is_named(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / "a.duckdb.lock")
+    with pytest.raises(StoreError, match=r"a\.duckdb\.lock: the lock file cannot be"):
+        Store.open(tmp_path / "a.duckdb")

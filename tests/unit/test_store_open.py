@@ -281,10 +281,10 @@ def test_writer_never_opens_its_database_itself(tmp_path: Path) -> None:
     assert find_locking_pid(database, for_writing=True) is None
 
 
-@pytest.mark.parametrize("name", ["a?b.duckdb", "a\\b.duckdb", "a\udcff.duckdb"])
+@pytest.mark.parametrize("name", ["a?b.duckdb", "a\\b.duckdb", "a\udcff.duckdb", f"{'d' * 220}.duckdb"])
 @pytest.mark.parametrize("use", [Store.open, Reader.open, repair_database])
 def test_a_path_that_duckdb_would_misread_is_refused(tmp_path: Path, name: str, use: Callable[[Path], object]) -> None:
-    with pytest.raises(StoreError, match="path cannot hold"):
+    with pytest.raises(StoreError, match=r"path cannot hold|name may have 200 bytes"):
         use(tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 

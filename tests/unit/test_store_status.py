@@ -109,3 +109,8 @@ def test_run_that_could_not_record_its_end_ended_when_its_status_was_written(tmp
     [after] = add_told_end([before], read_status(database))
     assert (after.status, after.exit_code) == (RunStatus.FAILED, 4)
     assert after.ended_at is not None
+
+
+def test_a_pipe_in_the_place_of_the_status_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.duckdb.status.json")
+    assert read_status(tmp_path / "a.duckdb") is None

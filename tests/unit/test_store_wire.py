@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bulkinfer.store.wire import (
+    MAX_ARROW_ROWS,
     Ask,
     Columns,
     Done,
@@ -99,7 +100,15 @@ def test_a_question_arrives_as_it_was_asked() -> None:
     assert decode_question(encode_question(question)) == question
 
 
-@given(st.binary(max_size=60) | st.sampled_from([b"[]", b"{}", b'["query"]', b'["drop","",null,0]', b"[" * 100_000]))
+@pytest.mark.parametrize("num_rows", [0, -1, 10**9])
+def test_a_client_chooses_no_batch_that_is_too_large(num_rows: int) -> None:
+    assert 1 <= decode_question(encode_question(Question(Ask.ARROW, num_rows=num_rows))).num_rows <= MAX_ARROW_ROWS
+
+
+NO_QUESTIONS = [b"[]", b"{}", b'["query"]', b'["drop","",null,0]', b"[" * 100_000, b'["arrow","",null,Infinity]']
+
+
+@given(st.binary(max_size=60) | st.sampled_from(NO_QUESTIONS))
 def test_whatever_is_no_question_is_a_value_error(body: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - json raises its own subclass
         decode_question(body)

@@ -70,9 +70,10 @@ class ChildEngine:
         self.close()
         self._life += 1
         self._started_at_s = time.monotonic()
-        try:
-            if self._log_path is not None and self._life == 1:
+        if self._log_path is not None and self._life == 1:
+            with suppress(OSError):  # opening it tells
                 self._log_path.unlink(missing_ok=True)
+        try:
             self._child = ChildProcess(self._spec, self._life, self._log_path)
         except OSError as error:
             raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error

@@ -107,7 +107,7 @@ class Window:
         `may_grow`: an empty queue is not the end of the input. Raises EngineError as `poll` does.
         """
         self._is_queue_empty = not queue and not may_grow
-        is_probe_due = bool(self._killers) and self._is_idle()
+        is_probe_due = self._is_probe_due()
         if not (queue or self._again or self._suspects or is_probe_due):
             return
         if not self.is_started:
@@ -186,6 +186,13 @@ class Window:
 
     def _is_idle(self) -> bool:
         return self._is_queue_empty and not (self._in_flight or self._again or self._suspects)
+
+    def _is_probe_due(self) -> bool:
+        """Nothing else is left that could show that the engine works; or many killers in a row would use up the deaths
+        that a run bears, and none of them be believed."""
+        if not self._killers or self._in_flight:
+            return False
+        return self._is_idle() or self._num_deaths_in_a_row > self.max_restarts
 
     def _take(self, queue: deque[Request]) -> Iterator[Request]:
         room = 2 * self.max_concurrency - len(self._in_flight)

@@ -63,6 +63,9 @@ class RunLock:
         try:
             _lock_exclusively(descriptor, database)
             _write_holder(descriptor, job)
+        except OSError as error:
+            os.close(descriptor)
+            raise StoreError(f"{path}: the lock file cannot be locked or written: {error.strerror}") from error
         except BaseException:
             os.close(descriptor)
             raise
@@ -89,6 +92,8 @@ def read_holder(database: Path) -> Holder | None:
         raise StoreError(f"{path}: the lock file cannot be read: {error.strerror}") from error
     try:
         return None if _try_flock(descriptor, fcntl.LOCK_SH) else _wait_for_holder(descriptor)
+    except OSError as error:
+        raise StoreError(f"{path}: the lock file cannot be read: {error.strerror}") from error
     finally:
         os.close(descriptor)
 

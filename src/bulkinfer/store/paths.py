@@ -20,6 +20,8 @@ from bulkinfer.errors import StoreError
 MIN_FREE_BYTES = 512 * 1024 * 1024
 """A run does not start with less: the write-ahead log alone may grow to 256 MB before it is folded into the file."""
 
+_MAX_NAME_BYTES = 200
+"""A file name holds 255."""
 _MAX_SOCKET_NAME_BYTES = 80
 """An address holds 107 bytes; `reach_socket` needs some for itself."""
 _MAGIC = b"DUCK"
@@ -38,6 +40,8 @@ def resolve_database(path: Path) -> Path:
         raise StoreError(f"{path}: is a folder; output.database must name a file")
     if any(sign in "?\\" or "\ud800" <= sign <= "\udfff" for sign in str(resolved)):
         raise StoreError(f"{path}: a database's path cannot hold ?, \\ or bytes that are not UTF-8")
+    if len(os.fsencode(resolved.name)) > _MAX_NAME_BYTES:
+        raise StoreError(f"{path}: a database's name may have {_MAX_NAME_BYTES} bytes: files beside it need more")
     return resolved
 
 

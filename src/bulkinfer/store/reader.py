@@ -4,6 +4,7 @@ Without a live run it opens the file read-only. While a run writes, DuckDB refus
 `Store.create_reader` gives the same reader on a connection of the run.
 """
 
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -22,8 +23,11 @@ from bulkinfer.store.lock import locked_error, read_holder
 from bulkinfer.store.paths import check_is_database, resolve_database
 from bulkinfer.store.reports import Reports
 
-_FETCH_ROWS = 1_000
+_MAX_FETCH_ROWS = 1_000
+_FETCH_CHARS = 1024 * 1024
 _READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
+_ACTING = re.compile(r"(checkpoint|truncate_duckdb_logs|write_log)\"?\s*\(", re.IGNORECASE)
+"""Functions of a SELECT that change something all the same. Looked for in the text: `query` runs SQL within SQL."""
 _USER_ERRORS = (
     duckdb.BinderException,
     duckdb.CatalogException,
@@ -120,8 +124,7 @@ class Reader(Reports):
             self._check_reads(sql)
             self._begin_read_only()
             self._connection.execute(sql, dict(parameters))
-            while rows := self._connection.fetchmany(_FETCH_ROWS):
-                yield from rows
+            yield from self._fetch()
 
     def _parse(self, sql: str) -> duckdb.Statement:
         with self._told_to_user():
@@ -136,6 +139,8 @@ class Reader(Reports):
             raise JobError(f"expected one SQL statement, found {len(statements)}")
         if statements[0].type not in _READING:
             raise JobError(f"only statements that read are run: SELECT or EXPLAIN, not {statements[0].type.name}")
+        if found := _ACTING.search(sql):
+            raise JobError(f"only statements that read are run, and {found[1]}() does more")
         return statements[0]
 
     def _begin_read_only(self) -> None:
@@ -149,8 +154,15 @@ class Reader(Reports):
 
     def _iter_rows(self) -> Iterator[tuple[object, ...]]:
         with self._told_to_user():
-            while rows := self._connection.fetchmany(_FETCH_ROWS):
-                yield from rows
+            yield from self._fetch()
+
+    def _fetch(self) -> Iterator[tuple[Any, ...]]:
+        """Few rows at a time where they are long: what is fetched is held in memory, and nothing interrupts that."""
+        num_rows = 1
+        while rows := self._connection.fetchmany(num_rows):
+            num_chars = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
+            yield from rows
+            num_rows = max(1, min(_MAX_FETCH_ROWS, 4 * num_rows, len(rows) * _FETCH_CHARS // max(1, num_chars)))
 
     @contextmanager
     def _told_to_user(self) -> Iterator[None]:
@@ -160,6 +172,9 @@ class Reader(Reports):
                 yield
             except _USER_ERRORS as error:
                 raise JobError(f"the SQL statement cannot be run: {error}") from error
+            except (OverflowError, ValueError, TypeError) as error:
+                kind = type(error).__name__
+                raise JobError(f"a value of the answer does not fit Python ({kind}); cast it to varchar") from None
             except duckdb.Error as error:
                 if isinstance(error, duckdb.InterruptException) or self._is_closed():
                     raise StoreError("the SQL statement was interrupted") from error

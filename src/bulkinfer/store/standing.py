@@ -40,4 +40,6 @@ def _read_live(database: Path, holder: Holder) -> Mapping[str, object]:
         found |= written
     with suppress(StoreLocked):  # it has just begun, or is stopped
         found |= RemoteReader(database, holder, LIVE_TIMEOUT_S).status()
+    for name in ("exit_code", "error"):  # of a run that is ending, and holds the database yet
+        found.pop(name, None)
     return found | {"status": RunStatus.RUNNING}

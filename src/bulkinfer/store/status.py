@@ -53,8 +53,9 @@ def read_status(database: Path) -> Mapping[str, JsonValue] | None:
 
     Whether that run still lives, `lock.read_holder` tells; the age of the file does not.
     """
+    path = status_path(database)
     try:
-        content = orjson.loads(status_path(database).read_bytes())
+        content = orjson.loads(path.read_bytes()) if path.is_file() else None  # a pipe would be waited for
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

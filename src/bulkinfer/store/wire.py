@@ -18,6 +18,8 @@ import pyarrow as pa
 from bulkinfer.records import JsonValue
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_ARROW_ROWS = 100_000
+"""Of a batch, whatever a client asks for."""
 
 
 class Ask(StrEnum):
@@ -102,8 +104,9 @@ def decode_question(body: bytes) -> Question:
     """The inverse. Raises ValueError for anything else."""
     try:
         ask, sql, parameters, num_rows = json.loads(body)
-        return Question(Ask(ask), str(sql), None if parameters is None else dict(parameters), int(num_rows))
-    except (TypeError, RecursionError) as error:
+        num_rows = min(max(1, int(num_rows)), MAX_ARROW_ROWS)
+        return Question(Ask(ask), str(sql), None if parameters is None else dict(parameters), num_rows)
+    except (TypeError, RecursionError, OverflowError) as error:
         raise ValueError("not a question") from error
 
 
