@@ -192,7 +192,8 @@ class ChildEngine:
             self._has_ended = True
         elif not self._is_ready and now_s - self._started_at_s > self._start_timeout_s:
             child.kill()
-            raise EngineError(f"the engine was not ready within {self._start_timeout_s:g} s{child.quote_log()}")
+            limit = f"{self._start_timeout_s:g} s (engine.start_timeout_s)"
+            raise EngineError(f"the engine was not ready within {limit}{child.quote_log()}")
         elif self._is_silent(now_s):
             # A second look: this process may have been stopped itself, with the child's frames waiting.
             self._take(child, _SECOND_LOOK_S)
