@@ -22,7 +22,8 @@ Plain = Any
 """A value as JSON has it. The recursive type would need a cast at every step."""
 _SCALAR_TAGS = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+"""What a message of PyYAML, or of Jinja, quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def compose_yaml(text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         context = f"{error.context}, " if error.context else ""
-        problem = _QUOTED.sub(_hide_quoted, f"{context}{error.problem}")
+        problem = QUOTED.sub(_hide_quoted, f"{context}{error.problem}")
         raise YamlFault(f"not valid YAML: {problem}"[:200], _place_of(mark) if mark else None) from None
     except (ValueError, OverflowError):
         # PyYAML turns "\UFFFFFFFF" into a character and "%YAML 1.<5000 digits>" into a number without looking.

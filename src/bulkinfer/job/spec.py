@@ -96,6 +96,10 @@ class Section(BaseModel):
     )
 
 
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+"""How long something may take: more than nothing, a day at most."""
+
+
 class InputSpec(Section):
     """The documents."""
 
@@ -213,17 +217,13 @@ class EngineSection(Section):
         description="Costs and faults of the simulated engine.",
         examples=[{"seconds_per_prompt_token": 0.0005, "seconds_per_output_token": 0.002, "engine_start_s": 0}],
     )
-    start_timeout_s: float = Field(default=900, gt=0, le=86_400, description="Seconds that loading may take.")
-    silence_timeout_s: float = Field(
+    start_timeout_s: Seconds = Field(default=900, description="Seconds that loading may take.")
+    silence_timeout_s: Seconds = Field(
         default=600,
-        gt=0,
-        le=86_400,
         description="Seconds without a sign of life after which the engine counts as dead.",
     )
-    step_timeout_s: float = Field(
+    step_timeout_s: Seconds = Field(
         default=300,
-        gt=0,
-        le=86_400,
         description="Seconds that one step of the engine may take before it is ended and started again.",
     )
     max_restarts: int = Field(
@@ -263,10 +263,8 @@ class OutputSpec(Section):
         le=86_400,
         description="Seconds that the disk may take for one commit before the run gives up with exit code 4.",
     )
-    client_timeout_s: float = Field(
+    client_timeout_s: Seconds = Field(
         default=30,
-        gt=0,
-        le=86_400,
         description="Seconds that a `query`, `failures` or `export` during the run may say nothing or not read.",
     )
 

@@ -9,6 +9,7 @@ from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 
 from bulkinfer.errors import JobError
+from bulkinfer.job.document import QUOTED
 from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
 from bulkinfer.prompt.sandbox import Sandbox
 from bulkinfer.prompt.syntax import check_tree, price_tree
@@ -18,7 +19,6 @@ from bulkinfer.records import Document, FailureCode, Message
 # What an allowed part of a template can raise on some value; RecursionError, a RuntimeError, on one nested deeply.
 # NameError: a constant such as 1e400 is compiled to `inf`, which no template knows.
 _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
-_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _JINJA_WORDS = frozenset(
     {"end of print statement", "end of statement block", "begin of statement block", "end of template", "name"}
     | {"for", "in", "if", "elif", "else", "endif", "endfor", "set", "endset", "with", "endwith", "raw", "endraw"}
@@ -97,7 +97,7 @@ def _parse_part(role: str, source: str) -> _Part:
         fields = frozenset(meta.find_undeclared_variables(tree))
         code = environment.compile(price_tree(tree), name, name)
     except TemplateSyntaxError as error:
-        fault = _QUOTED.sub(_hide_quoted, str(error.message)) if tree is None else str(error.message)
+        fault = QUOTED.sub(_hide_quoted, str(error.message)) if tree is None else str(error.message)
         raise JobError(f"{name}, line {error.lineno}: the template does not parse: {fault[:200]}") from None
     except (RecursionError, SyntaxError, ValueError) as error:
         # Brackets nested beyond Python's limits, or a number of over 4,300 digits.

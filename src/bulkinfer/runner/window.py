@@ -63,7 +63,8 @@ class Window:
 
     What is in flight when the engine dies is asked again. Requests that were in flight at two deaths are suspects: they
     run by themselves, in halves, until one that ends the engine is alone. It is the killer; everything else goes on at
-    full size. When nothing else is left, the engine has to answer a prompt of our own before any is called a killer.
+    full size. When nothing else is left, or many killers follow each other, the engine has to answer a prompt of our
+    own before any is called one.
     """
 
     engine: Engine

@@ -64,7 +64,7 @@ class RemoteReader(Reports):
         self.path = path
         self._holder = holder
         self._timeout_s = timeout_s
-        self._open: list[socket.socket] = []
+        self._open: set[socket.socket] = set()
 
     def __enter__(self) -> "RemoteReader":
         """The reader itself."""
@@ -113,7 +113,7 @@ class RemoteReader(Reports):
     def _ask(self, question: Question) -> Iterator[Reply]:
         """The replies, without signs of life and the last."""
         connection = self._connect()
-        self._open.append(connection)
+        self._open.add(connection)
         try:
             send_frame(connection, encode_question(question))
             with connection.makefile("rb") as stream:
@@ -133,6 +133,7 @@ class RemoteReader(Reports):
         except (OSError, ValueError) as error:
             raise self._unavailable("it ended meanwhile; try again") from error
         finally:
+            self._open.discard(connection)
             connection.close()
 
     def _connect(self) -> socket.socket:
