@@ -102,6 +102,8 @@ class Request:
     attempt: int = 1
     queued_at_s: float = 0.0
     """When it entered the queue, on the engine's clock."""
+    prefix_group: int | None = None
+    """Requests of one shard with the same number share a long beginning; None: alone."""
 
 
 @dataclass(frozen=True, slots=True)

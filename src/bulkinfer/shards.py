@@ -13,6 +13,7 @@ from uuid import UUID
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
+from bulkinfer.ordering import order_requests
 from bulkinfer.outcome import fail_document, fail_unreadable
 from bulkinfer.prompt import DocumentFault, PromptTemplate
 from bulkinfer.records import (
@@ -38,7 +39,7 @@ class Shard:
     """What one stretch of the input holds for the runner."""
 
     requests: tuple[Request, ...]
-    """Still to do, each document once, longest first."""
+    """Still to do, each document once, in the order of `ordering`."""
     failures: tuple[Failure, ...]
     """Documents that cannot be asked: unreadable, or without a prompt."""
     rows: tuple[DocumentRow, ...]
@@ -135,9 +136,8 @@ class ShardPlanner:
         self._num_to_do += len(to_do)
         rows, last_rows, num_read = stretch.new_rows(), stretch.last_rows(), len(stretch.entries)
         requests, failures = self._render(stretch.entries, to_do)
-        requests.sort(key=lambda request: request.num_chars, reverse=True)
         return Shard(
-            requests=tuple(requests),
+            requests=tuple(order_requests(requests)),
             failures=tuple(failures),
             rows=rows,
             num_read=num_read,
