@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak fuzz lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak fuzz bench bench-quick bench-steps bench-peers lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,13 +66,41 @@ FUZZ_EXAMPLES ?= 2000
 fuzz: $(READY) ## Throw new random job files, rows and command lines at it, FUZZ_EXAMPLES of each; about half an hour
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest --timeout 36000 tests/cli/test_fuzz.py
 
-lock: $(READY) ## Renew requirements/cpu.txt and requirements/airflow.txt
+bench: setup $(VENV)/.bench-ready ## Measure bulkinfer beside its peers, half an hour; write docs/performance.md; BENCH=, say, '--resume'
+	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-quick: setup $(VENV)/.bench-ready ## The same with few documents and two peers, four minutes; writes no page
+	$(BIN)/python -m benchmarks --quick $(BENCH)
+
+bench-steps: setup $(VENV)/.bench-ready ## What each step is worth: the engine with and without it, a quarter of an hour
+	$(BIN)/python -m benchmarks.simulated_order
+	$(BIN)/python -m benchmarks.steps $(BENCH)
+
+bench-peers: setup $(VENV)/.bench-ready .bench/ray/.ready .bench/datatrove/.ready ## Peers that need an environment of their own
+	$(BIN)/python -m benchmarks --peers bulkinfer llm-chat ray-data datatrove --only reference --noise-pairs 0 $(BENCH)
+
+$(VENV)/.bench-ready: requirements/bench.txt | $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps -r requirements/bench.txt
+	touch $@
+
+# torch and vLLM come from .venv through a .pth file: nothing big is installed twice.
+.bench/%/.ready: requirements/bench-%.txt | $(READY)
+	$(PYTHON) -m venv .bench/$*
+	.bench/$*/bin/python -m pip install --quiet --no-deps -r requirements/bench-$*.txt
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+	  > "$$(.bench/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"
+	.bench/$*/bin/python benchmarks/peers/name_vllm.py
+	touch $@
+
+lock: $(READY) ## Renew the lists in requirements/
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile pyproject.toml requirements/torch.in --extra cpu --extra demo --extra dev \
 	  --override requirements/left-out.txt --universal --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements/cpu.txt
 	$(BIN)/uv pip compile requirements/airflow.in --universal --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements/airflow.txt
+	$(BIN)/uv pip compile pyproject.toml --extra bench --constraint requirements/cpu.txt --universal --python-version 3.11 \
+	  --custom-compile-command 'make lock' --output-file requirements/bench.txt
 
 sample-data: $(READY) ## Make sample_data/ again (the same every time)
 	$(BIN)/python scripts/make_sample_data.py

@@ -1,0 +1,1 @@
+"""Those who answer the same documents, each as a fresh process."""

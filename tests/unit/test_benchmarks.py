@@ -1,0 +1,272 @@
+"""The benchmarks' own parts: queues are what they say, figures are right, nothing is left behind. Nothing is timed."""
+
+import random
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from benchmarks.drive import drive, make_requests
+from benchmarks.figures import Spread, measure_noise, share_different, summarise
+from benchmarks.machine import describe_machine
+from benchmarks.measure import WrongAnswers, check_answers, plan_noise, plan_queue
+from benchmarks.peers.base import Answer, Command, Report, RunFailed
+from benchmarks.peers.catalogue import PEERS, find_peer
+from benchmarks.queues import create_queue, queue_names, write_queue
+from benchmarks.results import Results, Run, Series
+from benchmarks.simulated_order import make_sized, measure, simulated_spec
+from benchmarks.steps import VARIANTS, Reading, order_groups_longest, render_steps
+from benchmarks.table import format_spread, render_rows, write_between
+from benchmarks.watch import run_watched
+
+from bulkinfer.job import load_job
+from bulkinfer.prompt import PromptTemplate
+from bulkinfer.records import Document, Message, Origin
+from tests.conftest import ROOT
+from tests.engine_support import is_alive, wait_until
+
+
+@pytest.mark.parametrize("name", queue_names())
+def test_a_queue_is_the_same_every_time_and_its_ids_differ(name: str) -> None:
+    queue = create_queue(name)
+    assert queue == create_queue(name)
+    assert len({entry.document_id for entry in queue.entries}) == len(queue.entries) >= 100
+    assert len(create_queue(name, 2).entries) == 2 * len(queue.entries)
+    assert len(create_queue(name, 0.125).entries) < len(queue.entries)
+
+
+@pytest.mark.parametrize(("name", "share"), [("reference", 0.10), ("equal", 0.20)])
+def test_queues_with_equal_documents_hold_the_share_that_they_name(name: str, share: float) -> None:
+    assert create_queue(name).share_equal == pytest.approx(share, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["classification", "summaries", "groups", "tail", "tiny"])
+def test_the_other_queues_have_no_equal_documents(name: str) -> None:
+    assert create_queue(name).share_equal < 0.01
+
+
+def test_the_reference_queue_is_the_one_of_the_goals() -> None:
+    queue = create_queue("reference")
+    lengths = [len(entry.text) for entry in queue.entries]
+    assert (len(lengths), queue.max_tokens, queue.max_context_tokens) == (512, 32, 4096)
+    assert 200 < min(lengths) <= max(lengths) <= 241
+
+
+def test_summaries_spread_widely_and_groups_share_long_prefixes() -> None:
+    lengths = sorted(len(entry.text) for entry in create_queue("summaries").entries)
+    assert lengths[-1] > 4 * lengths[len(lengths) // 2] > 8 * lengths[0]
+    groups = create_queue("groups").entries
+    systems = {entry.system for entry in groups}
+    assert len(systems) == 24
+    assert min(map(len, systems)) > 1000
+    neighbours = sum(one.system == other.system for one, other in pairwise(groups))
+    assert neighbours < len(groups) / 8
+
+
+@pytest.mark.parametrize("name", queue_names())
+def test_bulkinfer_renders_the_messages_that_the_others_get(name: str, tmp_path: Path) -> None:
+    queue = create_queue(name, 0.1)
+    find_peer("bulkinfer").prepare(queue, tmp_path)
+    spec = load_job(tmp_path / "job.yaml").spec
+    assert spec.sampling.max_tokens == queue.max_tokens
+    template = PromptTemplate.parse(spec.prompt.system, spec.prompt.user)
+    for entry, conversation in zip(queue.entries, queue.conversations(), strict=True):
+        fields = {"system": entry.system, "text": entry.text}
+        messages = template.render(Document(Origin("documents.jsonl", 1, entry.document_id), fields))
+        assert messages == tuple(Message(**message) for message in conversation)
+
+
+def test_a_queue_is_written_with_a_row_for_each_entry(tmp_path: Path) -> None:
+    queue = create_queue("tiny", 0.1)
+    write_queue(queue, tmp_path / "documents.jsonl")
+    assert len((tmp_path / "documents.jsonl").read_text().splitlines()) == len(queue.entries)
+
+
+@pytest.mark.parametrize("peer", [peer for peer in PEERS if peer.name not in {"ray-data", "datatrove"}])
+def test_every_peer_can_be_prepared(peer: object, tmp_path: Path) -> None:
+    known = next(known for known in PEERS if known is peer)
+    command = known.prepare(create_queue("tiny", 0.1), tmp_path)
+    assert command.arguments[0] == sys.executable
+    assert list(tmp_path.iterdir())
+
+
+def test_peers_take_turns() -> None:
+    queue, peers = create_queue("tiny", 0.1), [find_peer("bulkinfer"), find_peer("llm-chat"), find_peer("run-batch")]
+    steps = list(plan_queue(queue, peers, lambda _, peer: 1 if peer == "run-batch" else 2))
+    names = [step.peer.name for step in steps]
+    assert names == ["bulkinfer", "llm-chat", "run-batch", "bulkinfer", "llm-chat"]
+    noise = list(plan_noise(queue, peers[1], 2))
+    assert [(step.peer.name, step.series) for step in noise] == [("llm-chat", Series.NOISE)] * 4
+
+
+def test_an_answer_that_is_missing_or_doubled_is_found() -> None:
+    queue = create_queue("tiny", 0.1)
+    answers = tuple(Answer(entry.document_id, "x") for entry in queue.entries)
+    check_answers(queue, Report(answers, output_tokens=len(answers)))
+    for wrong in (answers[1:], (*answers, answers[0]), (*answers[1:], answers[1])):
+        with pytest.raises(WrongAnswers, match="documents"):
+            check_answers(queue, Report(wrong))
+    with pytest.raises(WrongAnswers, match="max_tokens"):
+        check_answers(queue, Report(answers, output_tokens=5 * len(answers)))
+
+
+def test_a_command_is_watched_to_its_end(tmp_path: Path) -> None:
+    watched = run_watched(Command((sys.executable, "-c", "print('x' * 3)")), tmp_path, 60)
+    assert watched.stdout.strip() == "xxx"
+    assert watched.wall_s > 0
+
+
+def test_a_command_that_fails_says_what_it_said_last(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"exit code 3; it said last:\n.*alas"):
+        run_watched(
+            Command((sys.executable, "-c", "import sys; print('alas', file=sys.stderr); sys.exit(3)")), tmp_path, 60
+        )
+
+
+def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
+    sleep = "import time; time.sleep(600)"
+    start = f"subprocess.Popen([sys.executable, '-c', {sleep!r}], start_new_session=True)"
+    program = f"import subprocess, sys, time; print({start}.pid, flush=True); time.sleep(600)"
+    with pytest.raises(RunFailed, match="not done within 3 s"):
+        run_watched(Command((sys.executable, "-c", program)), tmp_path, 3)
+    pid = int((tmp_path / "stdout.txt").read_text())
+    wait_until(lambda: not is_alive(pid), 10)
+
+
+def make_run(peer: str, number: int, wall_s: float, *, queue: str = "tiny", series: Series = Series.MAIN) -> Run:
+    return Run(
+        series=series,
+        queue=queue,
+        peer=peer,
+        round=number,
+        num_documents=100,
+        num_distinct=90,
+        wall_s=wall_s,
+        peak_memory_bytes=3 << 30,
+        prompt_tokens=1000,
+        cached_tokens=250,
+        output_tokens=400,
+        engine_start_s=5.0,
+        generate_s=wall_s / 2,
+    )
+
+
+RUNS = [
+    make_run("bulkinfer", 0, 10.0),
+    make_run("llm-chat", 0, 15.0),
+    make_run("bulkinfer", 1, 20.0),
+    make_run("llm-chat", 1, 25.0),
+    make_run("run-batch", 1, 60.0),
+]
+
+
+def test_ratios_are_taken_between_runs_of_one_round() -> None:
+    ours, theirs, batch = summarise(RUNS, "bulkinfer")
+    assert ours.times_slower == Spread(1.0, 1.0, 1.0)
+    assert theirs.times_slower == Spread(1.375, 1.25, 1.5)
+    assert batch.times_slower == Spread(3.0, 3.0, 3.0)
+    assert theirs.tokens_ratio == Spread(1.375, 1.25, 1.5)
+    assert (theirs.wall_s, theirs.num_runs, theirs.cached_share) == (Spread(20.0, 15.0, 25.0), 2, 0.25)
+
+
+def test_noise_is_the_ratio_of_neighbours() -> None:
+    walls = (10.0, 8.0, 6.0, 8.0)
+    runs = [make_run("llm-chat", number, wall_s, series=Series.NOISE) for number, wall_s in enumerate(walls)]
+    assert measure_noise([*RUNS, *runs]) == {"tiny": Spread(1.0, 0.75, 1.25)}
+    assert len(summarise([*RUNS, *runs], "bulkinfer")) == 3
+
+
+def test_answers_that_differ_are_counted() -> None:
+    assert share_different({"1": "a", "2": "b"}, {"1": "a", "2": "c"}) == 0.5
+    with pytest.raises(ValueError, match="different documents"):
+        share_different({"1": "a"}, {"2": "a"})
+
+
+def test_results_are_kept_and_dropped_by_queue_and_peer(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    noise = make_run("llm-chat", 0, 9.0, series=Series.NOISE)
+    for run in (*RUNS, noise):
+        results.add(run, [Answer("1", run.peer)])
+    assert results.load() == [*RUNS, noise]
+    assert results.load_answers(RUNS[1]) == {"1": "llm-chat"}
+    results.drop({(Series.MAIN, "tiny", "llm-chat"), (Series.MAIN, "other", "bulkinfer")})
+    assert results.load() == [run for run in RUNS if run.peer != "llm-chat"] + [noise]
+
+
+def test_the_table_shows_medians_and_ranges() -> None:
+    table = render_rows(summarise(RUNS, "bulkinfer"), {"llm-chat": "LLM.chat"})
+    head, line, *rows = table.splitlines()
+    assert {text.count("|") for text in (head, line, *rows)} == {11}
+    assert "| tiny | LLM.chat | 20.0 (15.0-25.0) | 1.38 (1.25-1.50) | 10.0 (7.5-12.5) |" in table
+    assert format_spread(None, 1) == "-"
+
+
+def test_figures_stand_between_their_markers_and_nowhere_else(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- figures: begin -->\nold\n<!-- figures: end -->\nb\n")
+    write_between(page, "figures", "new\n")
+    write_between(page, "figures", "newer")
+    assert page.read_text() == "a\n<!-- figures: begin -->\nnewer\n<!-- figures: end -->\nb\n"
+    with pytest.raises(ValueError, match="steps: begin"):
+        write_between(page, "steps", "x")
+
+
+@pytest.mark.parametrize("name", ["figures", "steps", "simulated"])
+def test_the_page_has_a_place_for_every_table(name: str, tmp_path: Path) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"), encoding="utf-8")
+    write_between(page, name, "here")
+    assert "\nhere\n" in page.read_text()
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="make bench installs it")
+    from benchmarks.plot import draw_walls
+
+    others = [replace(run, queue=queue) for run in RUNS for queue in ("reference", "tail")]
+    draw_walls(summarise([*RUNS, *others], "bulkinfer"), {}, "bulkinfer", tmp_path / "walls.png")
+    assert (tmp_path / "walls.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_machine_is_named() -> None:
+    assert "cores" in describe_machine()
+    assert "duckdb" in describe_machine()
+
+
+def test_the_simulated_engine_answers_as_long_as_it_is_told() -> None:
+    sized = make_sized(random.Random(1), 200)
+    driven = drive(simulated_spec(8), [one.request for one in sized], 16)
+    assert driven.num_documents == 200
+    assert driven.output_tokens == sum(one.output_tokens for one in sized)
+
+
+def test_known_lengths_beat_the_file_and_nothing_beats_the_bound() -> None:
+    lines = {line.order: line for line in measure(500, (32,))}
+    makespans = {order: line.driven.makespan_s for order, line in lines.items()}
+    assert makespans["longest answer first, known"] < makespans["file, the longest answers last"]
+    assert all(line.driven.makespan_s >= line.bound_s * 0.999 for line in lines.values())
+
+
+def test_groups_stay_together_longest_first() -> None:
+    ordered = order_groups_longest(make_requests(create_queue("groups"), is_distinct=True))
+    systems = [request.messages[0].content for request in ordered]
+    assert len(systems) == 192
+    assert sum(one != other for one, other in pairwise(systems)) == 23
+    assert ordered[0].num_chars == max(request.num_chars for request in ordered)
+
+
+def test_equal_documents_are_asked_once_or_each_time() -> None:
+    queue = create_queue("equal")
+    assert len(make_requests(queue, is_distinct=True)) == queue.num_distinct
+    hashes = {request.document_hash for request in make_requests(queue, is_distinct=False)}
+    assert len(hashes) == len(queue.entries)
+
+
+def test_steps_are_compared_with_all_of_them() -> None:
+    driven = drive(simulated_spec(8), [one.request for one in make_sized(random.Random(1), 60)], 16)
+    slower = replace(driven, makespan_s=2 * driven.makespan_s)
+    names = [variant.name for variant in VARIANTS]
+    table = render_steps([Reading("tail", names[0], 0, driven), Reading("tail", "file order", 0, slower)])
+    assert "| 1.00 |" in table.splitlines()[2]
+    assert "| 2.00 |" in table.splitlines()[3]
