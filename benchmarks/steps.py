@@ -1,9 +1,9 @@
 """What each step is worth: the engine driven with all of them, and with one left out.
 
-    python -m benchmarks.steps [--only QUEUE ...] [--rounds N] [--scale X]
+    python -m benchmarks.steps [--only QUEUE ...] [--rounds N] [--everywhere]
 
 Order and window are outside the engine, so that they can be left out here without a switch in the product. Interleaved:
-in each round every variant runs once, in a fresh engine.
+in each round every variant runs once, in a fresh engine. Readings are kept by queue: `--only` renews those of one.
 """
 
 import argparse
@@ -11,14 +11,16 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from benchmarks.drive import DriveFailed, Driven, drive, make_requests, vllm_spec
 from benchmarks.figures import Spread
 from benchmarks.peers.catalogue import MODEL_PATH, ROOT
 from benchmarks.queues import Queue, create_queue, queue_names
 from benchmarks.table import format_spread, write_between
+from bulkinfer.errors import EngineError
 from bulkinfer.records import JsonValue, Request
 
 MAX_CONCURRENCY = 64
@@ -91,30 +93,58 @@ def main() -> int:
     """Measure, print, and write the table. Returns the exit code."""
     args = _parse_arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    readings, num_failed = [], 0
-    for queue_name in args.only:
-        for kv_cache_bytes in (None, SMALL_KV_CACHE_BYTES) if queue_name == "groups" else (None,):
-            queue = create_queue(queue_name, args.scale)
-            label = queue_name if kv_cache_bytes is None else f"{queue_name}, small KV cache"
-            for number in range(args.rounds):
-                for variant in (variant for variant in VARIANTS if queue_name in variant.queues):
-                    start_s = time.monotonic()
-                    try:
-                        driven = run_variant(queue, variant, kv_cache_bytes)
-                    except DriveFailed as error:
-                        num_failed += 1
-                        print(f"{label}: {variant.name}: FAILED: {error}", flush=True)
-                        continue
-                    readings.append(Reading(label, variant.name, number, driven))
-                    total_s = time.monotonic() - start_s
-                    print(f"{label}: {variant.name}: {driven.makespan_s:.2f} s of {total_s:.0f} s", flush=True)
-    args.results.mkdir(parents=True, exist_ok=True)
-    (args.results / "steps.json").write_text(json.dumps([asdict(reading) for reading in readings]), encoding="utf-8")
-    text = render_steps(readings)
+    num_failed = 0
+    for name in args.only:
+        queue = create_queue(name, args.scale)
+        for label, kv_cache_bytes in _find_settings(name):
+            variants = [variant for variant in VARIANTS if args.everywhere or name in variant.queues]
+            readings = list(_measure(queue, label, variants, args.rounds, kv_cache_bytes))
+            num_failed += args.rounds * len(variants) - len(readings)
+            keep_readings(args.results, label, readings)
+    text = render_steps(load_readings(args.results))
     print(text)
-    if args.is_shown and not num_failed:
+    if args.scale == 1.0:
         write_between(ROOT / "docs" / "performance.md", "steps", text)
     return 1 if num_failed else 0
+
+
+def load_readings(path: Path) -> list[Reading]:
+    """What was kept, queue by queue."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    readings = [Reading(**(row | {"driven": Driven(**row["driven"])})) for row in rows]
+    places = list(queue_names())
+    return sorted(readings, key=lambda reading: places.index(reading.queue.partition(",")[0]))
+
+
+def keep_readings(path: Path, label: str, readings: Sequence[Reading]) -> None:
+    """Replace what was kept of one queue."""
+    kept = [reading for reading in load_readings(path) if reading.queue != label]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps([asdict(reading) for reading in (*kept, *readings)]), encoding="utf-8")
+
+
+def _find_settings(queue_name: str) -> tuple[tuple[str, int | None], ...]:
+    """How often, and with which KV cache, a queue is measured; None: as the engine chooses."""
+    usual = (queue_name, None)
+    return (usual, (f"{queue_name}, small KV cache", SMALL_KV_CACHE_BYTES)) if queue_name == "groups" else (usual,)
+
+
+def _measure(
+    queue: Queue, label: str, variants: Sequence[Variant], num_rounds: int, kv_cache_bytes: int | None
+) -> Iterator[Reading]:
+    """Every variant in every round, those that fail left out."""
+    for number in range(num_rounds):
+        for variant in variants:
+            said = f"{label}, {variant.name}, round {number + 1}"
+            start_s = time.monotonic()
+            try:
+                driven = run_variant(queue, variant, kv_cache_bytes)
+            except (DriveFailed, EngineError) as error:
+                print(f"{said}: FAILED: {error}", flush=True)
+                continue
+            total_s = time.monotonic() - start_s
+            print(f"{said}: {driven.makespan_s:.1f} s, with the start {total_s:.0f} s", flush=True)
+            yield Reading(label, variant.name, number, driven)
 
 
 def run_variant(queue: Queue, variant: Variant, kv_cache_bytes: int | None) -> Driven:
@@ -161,10 +191,11 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=queue_names(), default=list(queue_names()), metavar="QUEUE")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--everywhere", action="store_true", help="each variant on each queue")
     parser.add_argument("--scale", type=float, default=1.0, help="times the number of documents")
     args = parser.parse_args()
-    args.results = ROOT / "benchmarks" / "results" / "steps"
-    args.is_shown = args.scale == 1.0 and set(args.only) == set(queue_names())
+    folder = "full" if args.scale == 1.0 else f"full-{args.scale:g}"
+    args.results = ROOT / "benchmarks" / "results" / folder / "steps.json"
     return args
 
 

@@ -16,7 +16,7 @@ from benchmarks.peers.catalogue import PEERS, find_peer
 from benchmarks.queues import create_queue, queue_names, write_queue
 from benchmarks.results import Results, Run, Series
 from benchmarks.simulated_order import make_sized, measure, simulated_spec
-from benchmarks.steps import VARIANTS, Reading, order_groups_longest, render_steps
+from benchmarks.steps import VARIANTS, Reading, keep_readings, load_readings, order_groups_longest, render_steps
 from benchmarks.table import format_spread, render_rows, write_between
 from benchmarks.watch import run_watched
 
@@ -270,3 +270,13 @@ def test_steps_are_compared_with_all_of_them() -> None:
     table = render_steps([Reading("tail", names[0], 0, driven), Reading("tail", "file order", 0, slower)])
     assert "| 1.00 |" in table.splitlines()[2]
     assert "| 2.00 |" in table.splitlines()[3]
+
+
+def test_readings_of_one_queue_are_renewed_and_others_kept(tmp_path: Path) -> None:
+    driven = drive(simulated_spec(8), [one.request for one in make_sized(random.Random(1), 60)], 16)
+    path = tmp_path / "folder" / "steps.json"
+    tail, small, new = (Reading(name, "all steps", 0, driven) for name in ("tail", "groups, small KV cache", "tail"))
+    keep_readings(path, "tail", [tail, tail])
+    keep_readings(path, "groups, small KV cache", [small])
+    keep_readings(path, "tail", [new])
+    assert load_readings(path) == [small, new]
