@@ -18,7 +18,7 @@ from benchmarks.peers.base import RunFailed
 from benchmarks.peers.catalogue import PEERS, ROOT, find_peer
 from benchmarks.queues import create_queue, queue_names
 from benchmarks.results import Results, Run, Series
-from benchmarks.table import render_differences, render_noise, render_rows, write_between
+from benchmarks.table import render_differences, render_goals, render_noise, render_rows, write_between
 
 OURS, TUNED = "bulkinfer", "llm-chat"
 QUICK_SCALE = 0.125
@@ -89,7 +89,7 @@ def _report(results: Results, *, page: Path | None, picture: Path) -> None:
         return
     titles = {peer.name: peer.title for peer in PEERS}
     rows = summarise(runs, OURS)
-    parts = [render_noise(measure_noise(runs)), render_rows(rows, titles)]
+    parts = [render_noise(measure_noise(runs)), render_goals(rows), render_rows(rows, titles)]
     parts.append(render_differences(_compare_answers(results, runs)))
     text = "\n\n".join([describe_machine(), *(part for part in parts if part)])
     print(f"\n{text}")

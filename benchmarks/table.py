@@ -10,6 +10,9 @@ HEADER = (
     "times its | prompt from cache | peak memory, GiB | runs |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
+WITH_EQUAL = frozenset({"reference", "equal"})
+"""Queues with equal documents, which bulkinfer does not compute again: output tokens/s are not comparable."""
+
 
 def write_between(path: Path, name: str, text: str) -> None:
     """Replace what stands between `<!-- name: begin -->` and its end. Raises ValueError if a marker is missing."""
@@ -25,6 +28,22 @@ def write_between(path: Path, name: str, text: str) -> None:
 def render_rows(rows: Sequence[Row], titles: Mapping[str, str]) -> str:
     """The table of all peers on all queues. `titles` by peer."""
     return "\n".join([HEADER, *(_render_row(row, titles.get(row.peer, row.peer)) for row in rows)])
+
+
+def render_goals(rows: Sequence[Row]) -> str:
+    """What was aimed at, and what was reached; goals whose queue or peer was not run are left out."""
+    found = {(row.queue, row.peer): row for row in rows}
+    goals = []
+    if batch := found.get(("reference", "run-batch")):
+        goals.append(("reference: wall time of run-batch, times bulkinfer's", "4.5", batch.times_slower))
+    if tuned := found.get(("reference", "llm-chat")):
+        goals.append(("reference: wall time of the tuned script, times bulkinfer's", "above 1", tuned.times_slower))
+    for row in rows:
+        if row.peer == "llm-chat" and row.queue not in WITH_EQUAL:
+            name = f"{row.queue}: bulkinfer's output tokens/s while generating, times the tuned script's"
+            goals.append((name, "1.00", row.tokens_ratio))
+    lines = [f"| {name} | {goal} | {format_spread(spread, 2)} |" for name, goal, spread in goals]
+    return "\n".join(["| measure | goal | reached |", "|---|---|---|", *lines]) if lines else ""
 
 
 def render_noise(noise: Mapping[str, Spread]) -> str:

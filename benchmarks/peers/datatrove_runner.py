@@ -44,6 +44,7 @@ def main() -> None:
             "kv-cache-memory-bytes": orders["kv_cache_memory_bytes"],
         },
         metric_interval=600,
+        server_log_folder=str(answers_path.parent / "server"),
         server_ready_delay_sec=1.0,
         server_start_max_retries=0,
     )

@@ -17,7 +17,7 @@ from benchmarks.queues import create_queue, queue_names, write_queue
 from benchmarks.results import Results, Run, Series
 from benchmarks.simulated_order import make_sized, measure, simulated_spec
 from benchmarks.steps import VARIANTS, Reading, keep_readings, load_readings, order_groups_longest, render_steps
-from benchmarks.table import format_spread, render_rows, write_between
+from benchmarks.table import format_spread, render_goals, render_rows, write_between
 from benchmarks.watch import run_watched
 
 from bulkinfer.job import load_job
@@ -200,6 +200,16 @@ def test_the_table_shows_medians_and_ranges() -> None:
     assert {text.count("|") for text in (head, line, *rows)} == {11}
     assert "| tiny | LLM.chat | 20.0 (15.0-25.0) | 1.38 (1.25-1.50) | 10.0 (7.5-12.5) |" in table
     assert format_spread(None, 1) == "-"
+
+
+def test_goals_are_told_for_what_was_run() -> None:
+    table = render_goals(summarise([*RUNS, *(replace(run, queue="reference") for run in RUNS)], "bulkinfer"))
+    assert table.splitlines()[2:] == [
+        "| reference: wall time of run-batch, times bulkinfer's | 4.5 | 3.00 |",
+        "| reference: wall time of the tuned script, times bulkinfer's | above 1 | 1.38 (1.25-1.50) |",
+        "| tiny: bulkinfer's output tokens/s while generating, times the tuned script's | 1.00 | 1.38 (1.25-1.50) |",
+    ]
+    assert render_goals(summarise(RUNS[:1], "bulkinfer")) == ""
 
 
 def test_figures_stand_between_their_markers_and_nowhere_else(tmp_path: Path) -> None:
