@@ -21,6 +21,7 @@ from benchmarks.peers.catalogue import MODEL_PATH, ROOT
 from benchmarks.queues import Queue, create_queue, queue_names
 from benchmarks.table import format_spread, write_between
 from bulkinfer.errors import EngineError
+from bulkinfer.ordering import order_requests
 from bulkinfer.records import JsonValue, Request
 
 MAX_CONCURRENCY = 64
@@ -41,17 +42,9 @@ def order_longest(requests: Sequence[Request]) -> list[Request]:
     return sorted(requests, key=lambda request: -request.num_chars)
 
 
-def order_groups(requests: Sequence[Request]) -> list[Request]:
-    """Those with one system message next to each other, in file order."""
-    groups: dict[str, list[Request]] = {}
-    for request in requests:
-        groups.setdefault(_read_prefix(request), []).append(request)
-    return [request for group in groups.values() for request in group]
-
-
-def order_groups_longest(requests: Sequence[Request]) -> list[Request]:
-    """Groups, the one with the longest prompt first, and the longest first in each."""
-    return order_groups(order_longest(requests))
+def order_text(requests: Sequence[Request]) -> list[Request]:
+    """By their text, which brings equal beginnings together."""
+    return sorted(requests, key=lambda request: [message.content for message in request.messages])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +54,7 @@ class Variant:
     name: str
     queues: tuple[str, ...]
     """Where it can matter."""
-    order: Order = order_groups_longest
+    order: Order = order_requests
     is_distinct: bool = True
     window_factor: int = 2
     arguments: tuple[tuple[str, JsonValue], ...] = ()
@@ -73,7 +66,7 @@ VARIANTS = (
     Variant("equal documents each time", ("reference", "equal"), is_distinct=False),
     Variant("file order", ("summaries", "groups", "tail"), order=order_file),
     Variant("longest first, not grouped", ("groups",), order=order_longest),
-    Variant("grouped, not longest first", ("summaries", "tail"), order=order_groups),
+    Variant("grouped, not longest first", ("summaries", "tail"), order=order_text),
     Variant("window of 1x", ("classification", "tail", "tiny"), window_factor=1),
     Variant("block size 128", ("reference", "classification", "groups"), arguments=(("block_size", 128),)),
 )
@@ -181,10 +174,6 @@ def _by_round(readings: Sequence[Reading], queue: str, variant: str) -> Mapping[
     return {
         reading.round: reading.driven for reading in readings if reading.queue == queue and reading.variant == variant
     }
-
-
-def _read_prefix(request: Request) -> str:
-    return request.messages[0].content if request.messages[0].role == "system" else ""
 
 
 def _parse_arguments() -> argparse.Namespace:
