@@ -43,6 +43,7 @@ class RunDisplay:
         self._is_quiet = is_quiet
         self._live = Live(console=self._console, auto_refresh=False, transient=True)
         self._state = "reading the input"
+        self._ready: set[int | None] = set()
         self._told_s = 0.0
 
     def __enter__(self) -> "RunDisplay":
@@ -63,17 +64,18 @@ class RunDisplay:
                 self._say(f"{event.job}: {event.num_source_files:,} input file(s), {size}; database {event.database}")
             case Warned():
                 self._say(f"warning: {event.message}")
-            case EngineStarting():
-                self._state = f"loading {event.model}"
-                self._say(("restarting the engine: " if event.restarts else "") + self._state)
-            case EngineStarted():
-                self._state = "running"
-                self._say(f"engine ready after {event.start_s:.1f} s")
-            case EngineRestarting():
-                self._state = "waiting to restart the engine"
+            case EngineStarting(model=model, replica=replica):
+                self._note_engine(replica, is_ready=False, state=f"loading {model}")
+                self._say(("restarting the engine: " if event.restarts else "") + f"loading {model}", replica)
+            case EngineStarted(replica=replica):
+                self._note_engine(replica, is_ready=True, state="running")
+                self._say(f"engine ready after {event.start_s:.1f} s", replica)
+            case EngineRestarting(replica=replica):
+                self._note_engine(replica, is_ready=False, state="waiting to restart the engine")
                 self._say(
                     f"{event.reason}; {event.num_in_flight} documents go back into the queue, "
-                    f"next start in {event.wait_s:.0f} s"
+                    f"next start in {event.wait_s:.0f} s",
+                    replica,
                 )
             case Draining():
                 self._state = "stopping"
@@ -89,9 +91,15 @@ class RunDisplay:
                 if not self._is_quiet:
                     self._console.print(render_summary(event.summary), soft_wrap=not self._is_live)
 
-    def _say(self, line: str) -> None:
+    def _note_engine(self, replica: int | None, *, is_ready: bool, state: str) -> None:
+        """The run is in the state that its best engine is in."""
+        self._ready = self._ready | {replica} if is_ready else self._ready - {replica}
+        self._state = "running" if self._ready else state
+
+    def _say(self, line: str, replica: int | None = None) -> None:
         if not self._is_quiet:
-            self._console.print(Text(visible(line)), soft_wrap=not self._is_live)
+            name = "" if replica is None else f"engine {replica}: "
+            self._console.print(Text(visible(name + line)), soft_wrap=not self._is_live)
 
     def _show(self, progress: Progress) -> None:
         if self._is_live:
@@ -205,7 +213,18 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         ),
         "",
     )
+    yield from _replica_lines(engine.get("replicas", ()))
     yield "memory", f"at most {format_bytes(memory['runner'])} runner, {format_bytes(memory['engine'])} engine", ""
+
+
+def _replica_lines(replicas: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
+    """Several engines: how the documents spread, and those that were not well."""
+    if counts := [replica["documents"] for replica in replicas]:
+        yield "engines", f"{len(replicas)}; {min(counts):,} to {max(counts):,} documents each", ""
+    for number, replica in enumerate(replicas):
+        if replica["restarts"] or replica["is_retired"]:
+            end = ", given up" if replica["is_retired"] else ""
+            yield "", f"engine {number}: {replica['documents']:,} documents, {replica['restarts']} restarts{end}", "red"
 
 
 def describe_status(found: Mapping[str, Any]) -> Iterator[str]:
@@ -228,7 +247,8 @@ def describe_running(status: Mapping[str, Any]) -> list[str]:
         lines += [
             f"  {documents['succeeded']:,} answered, {documents['failed']:,} failed of {documents['to_do']:,}",
             f"  {documents['read']:,} rows read{'' if documents['is_read_to_end'] else ', more to come'}",
-            f"  {documents['queued']:,} queued, {documents['in_flight']:,} in flight, {engine['active']} active",
+            f"  {documents['queued']:,} queued, {documents['in_flight']:,} in flight, {engine['active']} active"
+            + (f" in {len(engine['replicas'])} engines" if "replicas" in engine else ""),
             f"  KV cache {100 * engine['kv_cache_usage']:.0f} %, {engine['restarts']} restarts",
             f"  {format_s(status['elapsed_s'])} so far; last commit {status.get('updated_at', '')}",
         ]
@@ -339,7 +359,8 @@ def _describe_tokens(progress: Progress) -> str:
 
 def _describe_engine(progress: Progress) -> str:
     cache = f"KV cache {100 * progress.kv_cache_usage:.0f} %"
-    return f"{progress.num_active} active, {progress.num_queued:,} queued, {cache}"
+    several = f"{progress.num_replicas_ready} of {progress.num_replicas} ready, " if progress.num_replicas > 1 else ""
+    return f"{several}{progress.num_active} active, {progress.num_queued:,} queued, {cache}"
 
 
 def _describe_memory(progress: Progress) -> str:

@@ -35,6 +35,8 @@ class EngineStarting:
 
     model: str
     restarts: int
+    replica: int | None = None
+    """Which engine, from 0; None where there is one. Likewise below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class EngineStarted:
 
     start_s: float
     settings: Mapping[str, JsonValue]
+    replica: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class EngineRestarting:
     reason: str
     num_in_flight: int
     wait_s: float
+    replica: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,10 @@ class Progress:
     kv_cache_usage: float
     engine_memory_bytes: int
     runner_memory_bytes: int
+    num_replicas: int = 1
+    """Engines that the job has, but for those given up."""
+    num_replicas_ready: int = 0
+    """Those of them that have a model loaded."""
 
 
 @dataclass(frozen=True, slots=True)

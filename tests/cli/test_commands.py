@@ -420,7 +420,11 @@ BAD_SECTIONS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "input missing": ({"input": {"path": "nowhere/*.parquet"}}, ["nowhere"]),
     "model missing": ({"model": {"path": "./nowhere"}}, ["nowhere"]),
     "not a model": ({"model": {"path": "."}}, ["config.json"]),
-    "replicas": ({"engine": {"replicas": 2}}, ["engine.replicas"]),
+    "replicas": ({"engine": {"replicas": "many"}}, ["engine.replicas", "1 to 1024, or auto"]),
+    "more replicas than cores": (
+        {"engine": {"kind": "vllm", "replicas": 1_000, "simulated": {}}},
+        ["engine.replicas: expected at most", "one for each core", "found 1000"],
+    ),
     "engine argument": ({"engine": {"simulated": {"seconds_per_token": 1}}}, ["seconds_per_token"]),
 }
 

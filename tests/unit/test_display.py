@@ -595,3 +595,66 @@ def test_a_run_that_is_ending_is_shown_by_what_its_summary_has() -> None:
     lines = list(describe_status({**SUMMARY, "status": RunStatus.RUNNING, "pid": 7, "host": "here"}))
     assert lines[0].endswith("running, pid 7 on here")
     assert lines[1].startswith("  ending; ")
+
+
+REPLICAS = [
+    {"documents": 90, "active": 3, "restarts": 0, "is_retired": False},
+    {"documents": 1_110, "active": 4, "restarts": 2, "is_retired": False},
+    {"documents": 0, "active": 0, "restarts": 4, "is_retired": True},
+]
+
+
+def test_several_engines_are_told_apart() -> None:
+    events: list[Event] = [
+        EngineStarting("my-model", 0, 1),
+        EngineStarted(4.25, {}, 0),
+        EngineRestarting("killed", 8, 1.0, 2),
+    ]
+    assert show([*events, EngineStarting("my-model", 1, 2)]).splitlines() == [
+        "engine 1: loading my-model",
+        "engine 0: engine ready after 4.2 s",
+        "engine 2: killed; 8 documents go back into the queue, next start in 1 s",
+        "engine 2: restarting the engine: loading my-model",
+    ]
+
+
+def test_a_run_is_running_while_one_of_its_engines_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    plain = io.StringIO()
+    states = []
+    with RunDisplay(stream=plain) as display:
+        display(PROGRESS)
+        for event in (
+            EngineStarting("m", 0, 0),
+            EngineStarted(1.0, {}, 0),
+            EngineStarting("m", 0, 1),
+            EngineRestarting("killed", 8, 1.0, 1),
+            EngineRestarting("killed", 8, 1.0, 0),
+        ):
+            display(event)
+            clock.now_s += 5
+            display(replace(PROGRESS, num_replicas=2, num_replicas_ready=1))
+            states.append(plain.getvalue().splitlines()[-1])
+    assert [state[9:].partition(":")[0] for state in states] == [
+        "loading m",
+        "running",
+        "running",
+        "running",
+        "waiting to restart the engine",
+    ]
+    assert "1 of 2 ready, 64 active" in states[0]
+
+
+def test_the_summary_of_several_engines_names_those_that_were_not_well() -> None:
+    summary = {**SUMMARY, "engine": {**SUMMARY["engine"], "replicas": REPLICAS}}
+    lines = [" ".join(line.split()) for line in render(render_summary(summary)).splitlines()]
+    first = lines.index("engines 3; 0 to 1,110 documents each")
+    assert lines[first + 1 : first + 3] == [
+        "engine 1: 1,110 documents, 2 restarts",
+        "engine 2: 0 documents, 4 restarts, given up",
+    ]
+
+
+def test_a_live_run_with_several_engines_says_how_many() -> None:
+    status = {**RUNNING, "engine": {**RUNNING["engine"], "replicas": REPLICAS}}
+    assert any(line.endswith(" active in 3 engines") for line in describe_running(status))

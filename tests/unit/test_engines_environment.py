@@ -1,10 +1,15 @@
 """What is set before an engine's process starts."""
 
 import os
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bulkinfer.engines.environment import VllmInstall, build_environment, count_cores, find_vllm
+from bulkinfer.engines import environment as environment_module
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.environment import VllmInstall, build_environment, choose_cores, count_cores, find_vllm
+from bulkinfer.records import JsonValue
 from tests.engine_support import MODEL_PATH, simulated_spec, vllm_spec
 
 CPU = VllmInstall("0.32.0", is_cpu=True)
@@ -55,3 +60,33 @@ def test_the_installed_vllm_is_found_without_importing_it() -> None:
     install = find_vllm()
     assert install is not None
     assert install.version.startswith("0.")
+
+
+def replica_spec(replica: int, num_replicas: int, **arguments: JsonValue) -> EngineSpec:
+    """One of several engines."""
+    return replace(vllm_spec(), replica=replica, num_replicas=num_replicas, arguments=arguments)
+
+
+def test_engines_on_a_cpu_get_cores_of_their_own_and_threads_to_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(100, 107)))
+    monkeypatch.setattr(environment_module, "_CPU_MAX_PATH", Path("/nowhere"))
+    cores = [choose_cores(replica_spec(replica, 3), CPU) for replica in range(3)]
+    assert [list(own) for own in cores] == [[100, 101], [102, 103], [104, 105, 106]]
+    assert build_environment(replica_spec(0, 3), CPU, {})["OMP_NUM_THREADS"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("spec", "install"), [(vllm_spec(), CPU), (replica_spec(0, 2), GPU), (simulated_spec(), CPU), (vllm_spec(), None)]
+)
+def test_others_keep_all_cores(spec: EngineSpec, install: VllmInstall | None) -> None:
+    assert choose_cores(spec, install) == ()
+
+
+def test_engines_on_gpus_get_gpus_of_their_own_of_those_that_are_visible() -> None:
+    inherited = {"CUDA_VISIBLE_DEVICES": "2,3,5,7", "HOME": "/home/someone"}
+    seen = [
+        build_environment(replica_spec(replica, 2, tensor_parallel_size=2), GPU, inherited)["CUDA_VISIBLE_DEVICES"]
+        for replica in range(2)
+    ]
+    assert seen == ["2,3", "5,7"]
+    assert build_environment(vllm_spec(), GPU, inherited)["CUDA_VISIBLE_DEVICES"] == "2,3,5,7", "one engine has all"

@@ -215,11 +215,15 @@ def test_one_database_under_two_names_has_one_path(load: Load, tmp_path: Path) -
             "engine: {kind: vlm}\noutput:",
             "engine.kind: expected 'vllm' or 'simulated', found the text 'vlm'",
         ),
+        ("output:", "engine: {replicas: 0}\noutput:", "engine.replicas: expected 1 to 1024, or auto, found the whole"),
+        ("output:", "engine: {replicas: -1}\noutput:", "engine.replicas: expected 1 to 1024, or auto, found the whole"),
         (
             "output:",
-            "engine: {replicas: 2}\noutput:",
-            "engine.replicas: expected 1: several engines side by side are not supported yet",
+            "engine: {replicas: 1025}\noutput:",
+            "engine.replicas: expected 1 to 1024, or auto, found the whole",
         ),
+        ("output:", "engine: {replicas: many}\noutput:", "expected 1 to 1024, or auto, found the text 'many'"),
+        ("output:", "engine: {replicas: true}\noutput:", "engine.replicas: expected 1 to 1024, or auto, found true"),
         ("output:", "engine: {vllm: {a: {b: [.inf]}}}\noutput:", "engine.vllm.a: expected a finite number"),
         ("output:", "engine: {vllm: 3}\noutput:", "engine.vllm: expected a mapping, found the whole number 3"),
         (

@@ -1,15 +1,29 @@
 """Engines: vLLM in a supervised child process, and a simulated one. `base` is the port that both fit."""
 
 import itertools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bulkinfer.engines.base import Engine, EngineSpec
+from bulkinfer.engines.bell import Bell, RealBell, Ringer, VirtualBell
 from bulkinfer.engines.child import ChildEngine
 from bulkinfer.engines.clock import Clock, RealClock, VirtualClock
+from bulkinfer.engines.environment import count_cores, find_vllm
 from bulkinfer.engines.local import LocalEngine
+from bulkinfer.engines.sharing import decide_on_cores, decide_on_gpus
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGroup:
+    """Engines of one job on one machine, and what they ring when there is something to poll."""
+
+    engines: tuple[Engine, ...]
+    bell: Bell
 
 
 def create_engine(
@@ -22,7 +36,7 @@ def create_engine(
     """
     match spec.kind:
         case "simulated" if not parse_simulated_arguments(spec.arguments).in_child:
-            return _create_local_engine(spec)
+            return _create_local_engine(spec, _create_clock(spec))
         case "simulated" | "vllm":
             return ChildEngine(
                 spec, start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path
@@ -31,10 +45,61 @@ def create_engine(
             raise JobError(f"engine.kind: expected vllm or simulated, found {spec.kind!r}")
 
 
-def _create_local_engine(spec: EngineSpec) -> LocalEngine:
-    arguments = parse_simulated_arguments(spec.arguments)
-    clock: Clock = VirtualClock() if arguments.has_virtual_clock else RealClock()
+def create_engines(
+    spec: EngineSpec,
+    num_replicas: int | None,
+    *,
+    start_timeout_s: float,
+    silence_timeout_s: float,
+    log_path_of: Callable[[int], Path | None],
+) -> EngineGroup:
+    """So many engines that share the machine, not started yet; None: as many as are good for it.
+
+    Several simulated engines have child processes too, unless their clocks are virtual: one thread cannot wait for
+    several at a time. Raises JobError as `create_engine` does, and for more engines than the machine has room for.
+    """
+    num_engines = _decide_replicas(spec, num_replicas)
+    if num_engines == 1:
+        engine = create_engine(
+            spec, start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path_of(0)
+        )
+        return EngineGroup((engine,), RealBell(1))
+    specs = [replace(spec, replica=replica, num_replicas=num_engines) for replica in range(num_engines)]
+    if spec.kind == "simulated" and parse_simulated_arguments(spec.arguments).has_virtual_clock:
+        clocks = [VirtualClock() for _ in specs]
+        virtual = VirtualBell(clocks)
+        engines = [_create_local_engine(one, clocks[one.replica], Ringer(virtual, one.replica)) for one in specs]
+        return EngineGroup(tuple(engines), virtual)
+    bell = RealBell(num_engines)
+    children = [
+        ChildEngine(
+            one,
+            start_timeout_s=start_timeout_s,
+            silence_timeout_s=silence_timeout_s,
+            log_path=log_path_of(one.replica),
+            ringer=Ringer(bell, one.replica),
+        )
+        for one in specs
+    ]
+    return EngineGroup(tuple(children), bell)
+
+
+def _decide_replicas(spec: EngineSpec, wanted: int | None) -> int:
+    if spec.kind != "vllm":
+        return wanted or 1
+    install = find_vllm()
+    if install is not None and install.is_cpu:
+        return decide_on_cores(wanted, count_cores())
+    return decide_on_gpus(wanted, spec.arguments, os.environ)
+
+
+def _create_clock(spec: EngineSpec) -> Clock:
+    return VirtualClock() if parse_simulated_arguments(spec.arguments).has_virtual_clock else RealClock()
+
+
+def _create_local_engine(spec: EngineSpec, clock: Clock, ringer: Ringer | None = None) -> LocalEngine:
+    start_s = parse_simulated_arguments(spec.arguments).engine_start_s
     lives = itertools.count(1)
     return LocalEngine(
-        lambda: SimulatedEngine(spec, clock, life=next(lives)), clock=clock, start_s=arguments.engine_start_s
+        lambda: SimulatedEngine(spec, clock, life=next(lives)), clock=clock, start_s=start_s, ringer=ringer
     )

@@ -40,6 +40,10 @@ class EngineSpec:
     trust_remote_code: bool = False
     step_timeout_s: float = 300
     """How long one step may take in a process of its own, before that process ends itself."""
+    replica: int = 0
+    """Which of the engines on this machine it is, from 0."""
+    num_replicas: int = 1
+    """Engines that share this machine's cores, or GPUs, and its memory."""
 
     @property
     def max_tokens(self) -> int:

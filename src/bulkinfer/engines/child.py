@@ -14,6 +14,7 @@ from typing import NoReturn
 import orjson
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec
+from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.child_process import ChildProcess
 from bulkinfer.engines.frames import (
     Abort,
@@ -36,13 +37,21 @@ class ChildEngine:
 
     The child must say that it is ready within `start_timeout_s` seconds, and while requests are in flight it must give
     a sign of life every `silence_timeout_s` seconds. It writes its log to `log_path` (mode 0600, anew with the first
-    child, then appended), or to a file without a name that is gone with it.
+    child, then appended), or to a file without a name that is gone with it. Among other engines, `ringer` says when
+    this one has something to tell.
     """
 
     def __init__(
-        self, spec: EngineSpec, *, start_timeout_s: float, silence_timeout_s: float, log_path: Path | None = None
+        self,
+        spec: EngineSpec,
+        *,
+        start_timeout_s: float,
+        silence_timeout_s: float,
+        log_path: Path | None = None,
+        ringer: Ringer | None = None,
     ) -> None:
         self._spec = spec
+        self._ring = ringer.ring if ringer is not None else lambda: None
         self._start_timeout_s = start_timeout_s
         self._silence_timeout_s = silence_timeout_s
         self._log_path = log_path
@@ -74,7 +83,7 @@ class ChildEngine:
             with suppress(OSError):  # opening it tells
                 self._log_path.unlink(missing_ok=True)
         try:
-            self._child = ChildProcess(self._spec, self._life, self._log_path)
+            self._child = ChildProcess(self._spec, self._life, self._log_path, self._ring)
         except OSError as error:
             raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
 
@@ -91,6 +100,7 @@ class ChildEngine:
                 encoded_requests.append(encode_request(EngineRequest(request.document_hash, request.messages)))
             except orjson.JSONEncodeError:
                 self._events.append(_reject_unencodable(request))
+                self._ring()
             else:
                 self._in_flight.add(request.document_hash)
         self._send(encode_submit(encoded_requests))

@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from bulkinfer.engines.base import EngineSpec
-from bulkinfer.engines.environment import build_environment, find_vllm
+from bulkinfer.engines.environment import build_environment, choose_cores, find_vllm
 from bulkinfer.engines.frames import (
     ChildFrame,
     Close,
@@ -34,13 +35,16 @@ _TAIL_BYTES = 8192
 
 
 class ChildProcess:
-    """A started engine process. `frames` is what it has sent; None is the end of it.
+    """A started engine process. `frames` is what it has sent, None is the end of it; after each, `on_frame` is called.
 
     Raises EngineError when it cannot be started: no vLLM, or a log that cannot be written.
     """
 
-    def __init__(self, spec: EngineSpec, life: int, log_path: Path | None) -> None:
+    def __init__(
+        self, spec: EngineSpec, life: int, log_path: Path | None, on_frame: Callable[[], None] = lambda: None
+    ) -> None:
         self.frames: queue.SimpleQueue[ChildFrame | None] = queue.SimpleQueue()
+        self._on_frame = on_frame
         install = find_vllm()
         if spec.kind == "vllm" and install is None:
             raise EngineError("vLLM is not installed in this Python environment; install bulkinfer's extra cpu or cuda")
@@ -51,7 +55,8 @@ class ChildProcess:
         # A limit for sending only: with settimeout the reader could not wait.
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
         with theirs:
-            self._process = _start_process(theirs, build_environment(spec, install, os.environ), self._log)
+            environment = build_environment(spec, install, os.environ)
+            self._process = _start_process(theirs, environment, self._log, choose_cores(spec, install))
         self._reader = threading.Thread(target=self._read, name=f"engine-reader-{self.pid}", daemon=True)
         self._reader.start()
         # If it has ended already, the reader tells.
@@ -122,8 +127,10 @@ class ChildProcess:
             with self._connection.makefile("rb") as stream, suppress(OSError):
                 while (body := read_frame(stream)) is not None:
                     self.frames.put(decode_child_frame(body))
+                    self._on_frame()
         finally:  # whatever happened: nobody may wait for a frame that no thread reads
             self.frames.put(None)
+            self._on_frame()
 
 
 def _open_log(log_path: Path | None) -> BinaryIO:
@@ -136,9 +143,12 @@ def _open_log(log_path: Path | None) -> BinaryIO:
     return os.fdopen(descriptor, "ab+", buffering=0)
 
 
-def _start_process(theirs: socket.socket, environment: dict[str, str], log: BinaryIO) -> subprocess.Popen[bytes]:
+def _start_process(
+    theirs: socket.socket, environment: dict[str, str], log: BinaryIO, cores: Sequence[int]
+) -> subprocess.Popen[bytes]:
     # -P: a file in the working directory must not hide a module of the same name.
     command = [sys.executable, "-P", "-m", "bulkinfer.engines.worker", str(theirs.fileno()), str(os.getpid())]
+    command += map(str, cores)
     try:
         return subprocess.Popen(
             command,

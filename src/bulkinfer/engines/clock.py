@@ -18,6 +18,9 @@ class Clock(Protocol):
     def idle(self, seconds: float) -> None:
         """Wait for something outside the engine, at most `seconds`: the engine has nothing to do."""
 
+    def advance_to(self, now_s: float) -> None:
+        """An engine that was idle gets something to do at this time: pass over the time that it waited."""
+
 
 class RealClock:
     """The machine's monotonic clock: a simulated second takes a second."""
@@ -33,6 +36,9 @@ class RealClock:
     def idle(self, seconds: float) -> None:
         """Sleep."""
         time.sleep(seconds)
+
+    def advance_to(self, now_s: float) -> None:
+        """It is there by itself."""
 
 
 class VirtualClock:
@@ -55,3 +61,7 @@ class VirtualClock:
         Gives up the processor for a moment, because what the caller waits for happens in real time.
         """
         time.sleep(min(seconds, _VIRTUAL_IDLE_S))
+
+    def advance_to(self, now_s: float) -> None:
+        """Jump forward; never back."""
+        self._now = max(self._now, now_s)

@@ -2,12 +2,13 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.sharing import count_gpus_per_replica, list_cores, list_gpus, split
 
 _CPU_MAX_PATH = Path("/sys/fs/cgroup/cpu.max")
 
@@ -37,8 +38,17 @@ def build_environment(spec: EngineSpec, install: VllmInstall | None, inherited: 
     chosen = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if spec.kind == "vllm":
         chosen |= _choose_vllm_variables(spec)
-        chosen |= _choose_cpu_variables() if install is not None and install.is_cpu else _choose_gpu_variables()
+        chosen |= _choose_cpu_variables(spec) if install is not None and install.is_cpu else _choose_gpu_variables()
+        if spec.num_replicas > 1:
+            return chosen | dict(inherited) | _choose_share(spec, install, inherited)
     return chosen | dict(inherited)
+
+
+def choose_cores(spec: EngineSpec, install: VllmInstall | None) -> Sequence[int]:
+    """The cores that an engine's process keeps to; empty for all that it may use."""
+    if spec.num_replicas > 1 and spec.kind == "vllm" and install is not None and install.is_cpu:
+        return split(list_cores(), spec.num_replicas)[spec.replica]
+    return ()
 
 
 def count_cores() -> int:
@@ -67,11 +77,23 @@ def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
     return variables
 
 
-def _choose_cpu_variables() -> dict[str, str]:
-    """In one process with all cores: with processes of its own, vLLM keeps one core free and spins on another."""
-    return {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(count_cores())}
+def _choose_cpu_variables(spec: EngineSpec) -> dict[str, str]:
+    """In one process with all its cores: with processes of its own, vLLM keeps one core free and spins on another."""
+    return {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "OMP_NUM_THREADS": str(max(1, count_cores() // spec.num_replicas)),
+    }
 
 
 def _choose_gpu_variables() -> dict[str, str]:
     """vLLM's own processes, exec'd: a forked one would keep our socket open after its parent's death."""
     return {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn"}
+
+
+def _choose_share(spec: EngineSpec, install: VllmInstall | None, inherited: Mapping[str, str]) -> dict[str, str]:
+    """What an engine gets of the machine: not the user's to set, as one value cannot be right for several."""
+    if install is not None and install.is_cpu:
+        return {}
+    num_gpus = count_gpus_per_replica(spec.arguments)
+    first = spec.replica * num_gpus
+    return {"CUDA_VISIBLE_DEVICES": ",".join(list_gpus(inherited)[first : first + num_gpus])}

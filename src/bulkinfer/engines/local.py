@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from bulkinfer.engines.base import EngineRequest, StepEngine
+from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.clock import Clock, RealClock
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.records import EngineEvent, EngineReady, Request
@@ -14,16 +15,23 @@ class LocalEngine:
     """An `Engine` over the `StepEngine` that `step_engine_factory` makes, anew at each start.
 
     The engine only works inside `poll`. `clock` is the one that the step engine uses (the machine's by default), and
-    `start_s` is how long a start takes on it. A `RuntimeError` of the step engine is its death; any other exception is
+    `start_s` is how long a start takes on it; among other engines, `ringer` says when this one has something to do. A
+    `RuntimeError` of the step engine is its death; any other exception is
     a bug.
     """
 
     def __init__(
-        self, step_engine_factory: Callable[[], StepEngine], *, clock: Clock | None = None, start_s: float = 0.0
+        self,
+        step_engine_factory: Callable[[], StepEngine],
+        *,
+        clock: Clock | None = None,
+        start_s: float = 0.0,
+        ringer: Ringer | None = None,
     ) -> None:
         self._create_step_engine = step_engine_factory
         self._clock: Clock = RealClock() if clock is None else clock
         self._start_s = start_s
+        self._ringer = ringer
         self._step_engine: StepEngine | None = None
         self._started_at_s: float | None = None
         self._events: list[EngineEvent] = []
@@ -33,12 +41,15 @@ class LocalEngine:
     def start(self) -> None:
         """Begin a new life. `poll` returns an EngineReady once `start_s` has passed."""
         self.close()
+        self._wake()
         self._started_at_s = self._clock.now()
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Give requests to the engine; rejections come with the next `poll`. Raises EngineDied if it is not running."""
         if self._step_engine is None:
             raise EngineDied("the engine is not running")
+        if self._step_engine.num_unfinished() == 0:
+            self._wake()
         for request in requests:
             rejection = self._step_engine.add(EngineRequest(request.document_hash, request.messages))
             if rejection is not None:
@@ -51,13 +62,9 @@ class LocalEngine:
         """
         if self._started_at_s is None:
             raise EngineError("the engine was not started")
-        if self._step_engine is None:
-            return self._wait_for_start(self._started_at_s + self._start_s, timeout_s)
-        if self._step_engine.num_unfinished() == 0:
-            self._tell_idle_stats(self._step_engine)
-        if not self._events:
-            self._work(self._step_engine, self._clock.now() + timeout_s)
-        events, self._events = self._events, []
+        events = self._poll(self._started_at_s, timeout_s)
+        if self._ringer is not None and self._has_more():
+            self._ringer.ring()
         return events
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
@@ -66,8 +73,9 @@ class LocalEngine:
             self._step_engine.abort(document_hashes)
 
     def now(self) -> float:
-        """Seconds on the step engine's clock."""
-        return self._clock.now()
+        """Seconds on the step engine's clock. Among other engines, one that is idle is where they are."""
+        now_s = self._clock.now()
+        return now_s if self._ringer is None or self._has_more() else max(now_s, self._ringer.now())
 
     def close(self) -> None:
         """Forget the engine and everything in it."""
@@ -76,6 +84,30 @@ class LocalEngine:
         self._events = []
         self._stats_at_s = 0.0
         self._num_steps_told = 0
+
+    def _poll(self, started_at_s: float, timeout_s: float) -> list[EngineEvent]:
+        if self._step_engine is None:
+            return self._wait_for_start(started_at_s + self._start_s, timeout_s)
+        if self._step_engine.num_unfinished() == 0:
+            self._tell_idle_stats(self._step_engine)
+        if not self._events:
+            self._work(self._step_engine, self._clock.now() + timeout_s)
+        events, self._events = self._events, []
+        return events
+
+    def _has_more(self) -> bool:
+        """Whether another poll would give something, or move on."""
+        if self._step_engine is None:
+            return self._started_at_s is not None
+        if self._step_engine.num_unfinished() > 0 or self._events:
+            return True
+        return self._step_engine.stats().num_steps != self._num_steps_told
+
+    def _wake(self) -> None:
+        """Something to do, now: among other engines, this one is where they are."""
+        if self._ringer is not None:
+            self._clock.advance_to(self._ringer.now())
+            self._ringer.ring()
 
     def _wait_for_start(self, ready_at_s: float, timeout_s: float) -> list[EngineEvent]:
         self._clock.sleep(max(0.0, min(timeout_s, ready_at_s - self._clock.now())))

@@ -278,7 +278,10 @@ def _create_engine_args(spec: EngineSpec) -> Any:  # noqa: ANN401
     engine_args = EngineArgs(**arguments)
     if current_platform.is_cpu() and engine_args.kv_cache_memory_bytes is None:
         engine_args.kv_cache_memory_bytes = decide_kv_cache_bytes(
-            spec, _find_bytes_per_token(engine_args), engine_args.block_size, read_free_memory_bytes()
+            spec,
+            _find_bytes_per_token(engine_args),
+            engine_args.block_size,
+            read_free_memory_bytes() // spec.num_replicas,
         )
     return engine_args
 

@@ -1,4 +1,5 @@
-"""The engine's process: `python -m bulkinfer.engines.worker FD PARENT_PID`. `child` is its other side.
+"""The engine's process: `python -m bulkinfer.engines.worker FD PARENT_PID [CORE ...]`. `child` is its other
+side.
 
 It loads a `StepEngine` and runs it for the parent behind socket FD. It owns nothing else, and never outlives its
 parent.
@@ -54,8 +55,10 @@ _MAX_MESSAGE_CHARS = 1000
 
 def main(arguments: list[str]) -> NoReturn:
     """Serve the parent until it says so, is gone, or the engine fails. Exit code 0, or 3 if the engine failed."""
-    descriptor, parent_pid = (int(argument) for argument in arguments)
+    descriptor, parent_pid, *cores = (int(argument) for argument in arguments)
     _end_with_parent(parent_pid)
+    if cores:  # before there is a second thread: each has a choice of its own
+        os.sched_setaffinity(0, cores)
     # The parent decides what Ctrl-C means, and a service manager's SIGTERM to all: the engine is needed for the drain.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not _has_child_processes():

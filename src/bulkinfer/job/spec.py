@@ -15,7 +15,6 @@ from pydantic import (
     PlainSerializer,
     Strict,
     WithJsonSchema,
-    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -25,6 +24,8 @@ from bulkinfer.job.limit import EXPECTED, SHARE_PATTERN, FailureLimit, parse_fai
 
 SCHEMA_ID = "urn:bulkinfer:job"
 """A name, not a place: editors tell schemas apart by it."""
+
+MAX_REPLICAS = 1024
 
 NAME_PATTERN = r"^[A-Za-z0-9._-]+$"
 PATH_PATTERN = r"^[^\x00]*[^\x00\s][^\x00]*$"
@@ -61,6 +62,13 @@ def _as_failure_limit(value: object) -> object:
         raise wrong_value(EXPECTED) from None
 
 
+def _as_replicas(value: object) -> object:
+    """A count, or the word."""
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_REPLICAS):
+        return value
+    raise wrong_value(f"1 to {MAX_REPLICAS}, or auto")
+
+
 def wrong_value(expected: str, advice: str | None = None, **about: object) -> PydanticCustomError:
     """The error of a check of our own; `explain` puts it into the same words as pydantic's.
 
@@ -80,6 +88,13 @@ Limit = Annotated[
     BeforeValidator(_as_failure_limit),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^{SHARE_PATTERN}$"}]}),
+]
+
+
+Replicas = Annotated[
+    int | Literal["auto"],
+    BeforeValidator(_as_replicas),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_REPLICAS}, {"const": "auto"}]}),
 ]
 
 
@@ -206,7 +221,12 @@ class EngineSection(Section):
     kind: Literal["vllm", "simulated"] = Field(
         default="vllm", description="`simulated` computes nothing: for dry runs, tests and planning."
     )
-    replicas: int = Field(default=1, ge=1, le=1024, description="Engines side by side. Only 1 for now.")
+    replicas: Replicas = Field(
+        default=1,
+        description="Engines side by side on this machine, which share its cores or its GPUs. auto: as many as there "
+        "are GPUs for; on a CPU one for each NUMA node. limits.max_concurrency holds for each.",
+        examples=[2, "auto"],
+    )
     vllm: FreeArguments = Field(
         default_factory=dict,
         description="Further vLLM engine arguments, by vLLM's names.",
@@ -235,13 +255,6 @@ class EngineSection(Section):
     grace_s: float = Field(
         default=30, ge=0, le=86_400, description="Seconds that documents in flight may take to finish after a signal."
     )
-
-    @field_validator("replicas")
-    @classmethod
-    def _check_replicas(cls, replicas: int) -> int:
-        if replicas != 1:
-            raise wrong_value("1: several engines side by side are not supported yet", "remove the key")
-        return replicas
 
 
 class OutputSpec(Section):

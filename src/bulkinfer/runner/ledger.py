@@ -14,8 +14,6 @@ from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
 from bulkinfer.records import (
     Commit,
     Completion,
-    EngineReady,
-    EngineStats,
     Failure,
     FailureCode,
     JsonValue,
@@ -24,6 +22,7 @@ from bulkinfer.records import (
     Request,
     Result,
 )
+from bulkinfer.runner.replica import EngineCounts, ReplicaCounts
 from bulkinfer.shards import Shard
 
 RATE_WINDOW_S = 30.0
@@ -43,11 +42,12 @@ class InputCounts:
 
 
 @dataclass(slots=True)
-class Ledger:
+class Ledger(EngineCounts):
     """Counts of one run. Written by the loop's thread alone; a reader on another thread sees each number whole."""
 
     input_size_bytes: int
     max_concurrency: int
+    num_replicas: int = 1
     started_s: float = field(default_factory=time.monotonic)
     num_read: int = 0
     num_skipped: int = 0
@@ -69,20 +69,13 @@ class Ledger:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
-    num_restarts: int = 0
-    engine_start_s: float = 0.0
     first_submit_s: float | None = None
     last_answer_s: float | None = None
     peak_queue_size: int = 0
-    peak_active: int = 0
-    peak_kv_cache_usage: float = 0.0
-    peak_engine_memory_bytes: int = 0
-    num_preemptions: int = 0
-    stats: EngineStats | None = None
-    _preemptions_before: int = 0
-    _prompt_tokens_before: int = 0
-    _output_tokens_before: int = 0
     _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
+
+    def __post_init__(self) -> None:
+        self.replicas = tuple(ReplicaCounts() for _ in range(self.num_replicas))
 
     @property
     def num_failed(self) -> int:
@@ -110,36 +103,18 @@ class Ledger:
         self.bytes_read = shard.bytes_read
         self.last_rows.update(shard.last_rows)
 
-    def note_start(self, *, is_again: bool) -> None:
-        """An engine is being started."""
-        self.num_restarts += is_again
-
-    def note_ready(self, ready: EngineReady) -> None:
-        """The engine is loaded, for the first time or again."""
-        self.engine_start_s += ready.start_s
-
-    def note_death(self) -> None:
-        """The engine died; the next one counts from zero."""
-        self._preemptions_before = self.num_preemptions
-        # What ran in the dead engine is lost, and computed again.
-        self._prompt_tokens_before, self._output_tokens_before = self.prompt_tokens, self.output_tokens
-        self.stats = None
+    def note_death(self, replica: int = 0) -> None:
+        """An engine died: rates begin anew."""
+        EngineCounts.note_death(self, replica)
         self._recent.clear()
-
-    def note_stats(self, stats: EngineStats) -> None:
-        """A reading of the engine."""
-        self.stats = stats
-        self.peak_active = max(self.peak_active, stats.num_active)
-        self.peak_kv_cache_usage = max(self.peak_kv_cache_usage, stats.kv_cache_usage)
-        self.peak_engine_memory_bytes = max(self.peak_engine_memory_bytes, stats.memory_bytes)
-        self.num_preemptions = self._preemptions_before + stats.num_preemptions
 
     def note_submit(self) -> None:
         """Requests go to the engine."""
         self.first_submit_s = self.first_submit_s or time.monotonic()
 
-    def note_completion(self, request: Request, completion: Completion) -> None:
+    def note_completion(self, request: Request, completion: Completion, replica: int = 0) -> None:
         """Tokens were spent, whatever the outcome."""
+        self.replicas[replica].note_completion(completion)
         self.num_answered += 1
         self.chars_answered += request.num_chars
         self.prompt_tokens += completion.prompt_tokens
@@ -178,6 +153,7 @@ class Ledger:
         """Where the run stands now. Also takes the reading that later rates are made of."""
         now_s = time.monotonic()
         prompt_rate, output_rate = self._rates(now_s)
+        stats = self.stats
         tokens_left = self._tokens_left()
         rate = prompt_rate + output_rate
         return Progress(
@@ -199,37 +175,27 @@ class Ledger:
             time_left_s=tokens_left / rate if tokens_left is not None and rate > 0 else None,
             num_queued=num_queued,
             num_in_flight=num_in_flight,
-            num_active=self.stats.num_active if self.stats else 0,
-            kv_cache_usage=self.stats.kv_cache_usage if self.stats else 0.0,
+            num_active=stats.num_active if stats else 0,
+            kv_cache_usage=stats.kv_cache_usage if stats else 0.0,
             engine_memory_bytes=self.peak_engine_memory_bytes,
             runner_memory_bytes=psutil.Process().memory_info().rss,
+            num_replicas=sum(not replica.is_retired for replica in self.replicas),
+            num_replicas_ready=sum(replica.is_ready for replica in self.replicas),
         )
 
     def _rates(self, now_s: float) -> tuple[float, float]:
         """Prompt and output tokens per second over the recent past, from when the engine had something to do."""
         if self.first_submit_s is None:
             return 0.0, 0.0
-        self._recent.append((now_s, *self._tokens_spent()))
+        self._recent.append((now_s, *self.tokens_spent()))
         while self._recent[0][0] < now_s - RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
         then_s, prompt_tokens, output_tokens = self._recent[0]
         if now_s <= then_s:
             return 0.0, 0.0
-        prompt_tokens_now, output_tokens_now = self._tokens_spent()
+        prompt_tokens_now, output_tokens_now = self.tokens_spent()
         return (prompt_tokens_now - prompt_tokens) / (now_s - then_s), (output_tokens_now - output_tokens) / (
             now_s - then_s
-        )
-
-    def _tokens_spent(self) -> tuple[int, int]:
-        """Prompt and output tokens that the engine has computed: for answers, and for sequences that still run.
-
-        The engine's reading is up to half a second old, and starts anew with an engine: answers may be ahead of it.
-        """
-        if self.stats is None:
-            return self.prompt_tokens, self.output_tokens
-        return (
-            max(self.prompt_tokens, self._prompt_tokens_before + self.stats.num_prompt_tokens),
-            max(self.output_tokens, self._output_tokens_before + self.stats.num_output_tokens),
         )
 
     def _share_read(self) -> float:
@@ -251,7 +217,7 @@ class Ledger:
         documents_left = self.num_to_do * (1 + unread) - self.num_outcomes
         prompt_left = chars_left * self.prompt_tokens / self.chars_answered
         output_left = documents_left * self.output_tokens / self.num_answered
-        running = sum(self._tokens_spent()) - self.prompt_tokens - self.output_tokens
+        running = sum(self.tokens_spent()) - self.prompt_tokens - self.output_tokens
         return max(0.0, prompt_left + output_left - running)
 
     def summary(self, counts: "InputCounts", latency: Latency) -> dict[str, JsonValue]:
@@ -338,6 +304,7 @@ class Ledger:
                 "kv_cache_usage": round(stats.kv_cache_usage, 4) if stats else 0.0,
                 "preemptions": self.num_preemptions,
                 "restarts": self.num_restarts,
+                **self.describe_replicas(),
             },
         }
 
@@ -351,6 +318,7 @@ class Ledger:
             "prefix_cache_hit_rate": round(self.cached_tokens / self.prompt_tokens, 4) if self.prompt_tokens else 0.0,
             "restarts": self.num_restarts,
             "is_used": self.first_submit_s is not None,
+            **self.describe_replicas(),
         }
 
 

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import orjson
 
-from bulkinfer.engines.base import Engine
+from bulkinfer.engines import EngineGroup
 from bulkinfer.errors import (
     BulkinferError,
     InputError,
@@ -29,12 +29,13 @@ from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted, Warned
 from bulkinfer.job import FailureLimit
 from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
+from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.ledger import InputCounts, Ledger
-from bulkinfer.runner.parts import create_engine_of, open_store
+from bulkinfer.runner.parts import create_engines_of, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
 from bulkinfer.runner.signals import StopFlag, watch_signals
-from bulkinfer.runner.window import Returned, Window
+from bulkinfer.runner.window import Returned
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner, prepare_next
 from bulkinfer.store import RunRecord, Store, TaskRecord
 
@@ -51,13 +52,13 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process
     back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
     with the thread that made it. `ends_process`: signals stay ignored afterwards.
     """
-    engine = create_engine_of(plan)
+    engines = create_engines_of(plan)
     with ExitStack() as stack:
         stop = stack.enter_context(watch_signals(ends_process=ends_process))
         committed: SimpleQueue[Commit] = SimpleQueue()
         store = open_store(plan, stop, committed.put)
         stack.callback(store.close)
-        run = Run(plan, options, emit, store, engine, stop, committed)
+        run = Run(plan, options, emit, store, engines, stop, committed)
         stack.callback(run.close)
         return run.report(run.work())
 
@@ -71,7 +72,7 @@ class Run:
         options: RunOptions,
         emit: EventSink,
         store: Store,
-        engine: Engine,
+        engines: EngineGroup,
         stop: StopFlag,
         committed: SimpleQueue[Commit],
     ) -> None:
@@ -83,10 +84,11 @@ class Run:
         self._stop = stop
         self._committed = committed
         self._limits = plan.job.spec.limits
-        self._ledger = Ledger(sum(file.size_bytes for file in plan.files), self._limits.max_concurrency)
-        self._window = Window(
-            engine=engine,
-            model=plan.job.spec.model.path,
+        input_size_bytes = sum(file.size_bytes for file in plan.files)
+        self._ledger = Ledger(input_size_bytes, self._limits.max_concurrency, len(engines.engines))
+        self._fleet = Fleet(
+            engines,
+            plan.job.spec.model.path,
             max_concurrency=self._limits.max_concurrency,
             max_restarts=plan.job.spec.engine.max_restarts,
             ledger=self._ledger,
@@ -97,7 +99,6 @@ class Run:
         self._next_shard: Future[Shard | None] | None = prepare_next(self._shards)
         self._pending: deque[Request] = deque()
         """Of the shard that is being worked on; it stands before the queue."""
-        self._queue: deque[Request] = deque()
         self._ending: BulkinferError | None = None
         self._drain_until_s = 0.0
         self._input_error: InputError | None = None
@@ -181,23 +182,23 @@ class Run:
             self._planner.forget(commit.document_hashes)
 
     def _fill_queue(self) -> None:
-        now_s = self._window.engine.now()
-        while self._pending and len(self._queue) < self._limits.max_queue_size:
-            self._queue.append(replace(self._pending.popleft(), queued_at_s=now_s))
-        self._ledger.peak_queue_size = max(self._ledger.peak_queue_size, len(self._queue))
+        now_s = self._fleet.now()
+        while self._pending and len(self._fleet.queue) < self._limits.max_queue_size:
+            self._fleet.queue.append(replace(self._pending.popleft(), queued_at_s=now_s))
+        self._ledger.peak_queue_size = max(self._ledger.peak_queue_size, len(self._fleet.queue))
 
     def _feed_engine(self) -> None:
         if self._ending is None:
-            self._window.feed(self._queue, may_grow=self._next_shard is not None)
+            self._fleet.feed(may_grow=self._next_shard is not None, num_behind=len(self._pending))
 
     def _receive(self) -> None:
         """Wait for the engine, or for the planner while the engine has nothing to do."""
-        is_engine_busy = self._window.num_in_flight > 0 or (self._window.is_started and not self._window.is_ready)
+        is_engine_busy = self._fleet.is_busy
         outcomes = []
-        for returned in self._window.poll(TICK_S if is_engine_busy else 0.0):
+        for returned in self._fleet.poll(TICK_S if is_engine_busy else 0.0):
             outcome = self._decide(returned)
             if isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS:
-                self._window.ask_again(returned.flight.request)
+                self._fleet.ask_again(returned.flight.request)
                 continue
             self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
             outcomes.append(outcome)
@@ -209,7 +210,7 @@ class Run:
     def _decide(self, returned: Returned) -> Outcome:
         request, event = returned.flight.request, returned.event
         if isinstance(event, Completion):
-            self._ledger.note_completion(request, event)
+            self._ledger.note_completion(request, event, returned.replica)
         return decide_outcome(request, event, submitted_at_s=returned.flight.submitted_at_s, now=datetime.now(UTC))
 
     def _check_failures(self) -> None:
@@ -225,7 +226,7 @@ class Run:
     def _tell(self) -> None:
         if time.monotonic() - self._told_s >= TICK_S:
             self._told_s = time.monotonic()
-            self._emit(self._ledger.progress(num_queued=len(self._queue), num_in_flight=self._num_in_flight))
+            self._emit(self._ledger.progress(num_queued=len(self._fleet.queue), num_in_flight=self._num_in_flight))
 
     def _check_selection(self) -> None:
         """A selective run that can select nothing must not look like a success."""
@@ -277,14 +278,14 @@ class Run:
                 plan.task_fingerprint,
                 str(plan.job.database_path),
                 len(plan.files),
-                sum(file.size_bytes for file in plan.files),
+                self._ledger.input_size_bytes,
             )
         )
         return planner
 
     def _stop_helpers(self) -> None:
         self._planner.stop()
-        self._window.close()
+        self._fleet.close()
         shard, self._next_shard = self._next_shard, None
         # Where the database hangs, a lookup may, and the planner with it.
         if shard is not None and not self._store.is_stalled:
@@ -299,15 +300,15 @@ class Run:
         if self._next_shard is not None and not self._pending:
             wait_for_futures([self._next_shard], timeout=TICK_S)
         else:  # a dead engine waits for its next start
-            time.sleep(min(TICK_S, self._window.start_wait_s()))
+            time.sleep(min(TICK_S, self._fleet.start_wait_s()))
 
     @property
     def _num_in_flight(self) -> int:
-        return self._window.num_in_flight
+        return self._fleet.num_in_flight
 
     @property
     def _num_waiting(self) -> int:
-        return len(self._pending) + len(self._queue) + self._window.num_waiting
+        return len(self._pending) + self._fleet.num_waiting
 
     @property
     def _grace_s(self) -> float:
@@ -353,5 +354,5 @@ class Run:
             "run_id": str(self.run_id),
             "task_fingerprint": str(self._plan.task_fingerprint),
             "status": RunStatus.RUNNING.value,
-            **self._ledger.describe(num_queued=len(self._queue), num_in_flight=self._num_in_flight),
+            **self._ledger.describe(num_queued=len(self._fleet.queue), num_in_flight=self._num_in_flight),
         }

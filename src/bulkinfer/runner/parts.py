@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from bulkinfer.engines import create_engine
-from bulkinfer.engines.base import Engine
+from bulkinfer.engines import EngineGroup, create_engines
 from bulkinfer.errors import Interrupted, StoreLocked
 from bulkinfer.records import Commit
 from bulkinfer.runner.plan import RunPlan
@@ -11,14 +10,15 @@ from bulkinfer.runner.signals import StopFlag
 from bulkinfer.store import CommitLimits, Store, engine_log_path
 
 
-def create_engine_of(plan: RunPlan) -> Engine:
-    """The job's engine, not started. Raises JobError for its arguments."""
+def create_engines_of(plan: RunPlan) -> EngineGroup:
+    """The job's engines, not started. Raises JobError for their arguments, or if there is no room for so many."""
     section = plan.job.spec.engine
-    return create_engine(
+    return create_engines(
         plan.engine_spec,
+        None if section.replicas == "auto" else section.replicas,
         start_timeout_s=section.start_timeout_s,
         silence_timeout_s=section.silence_timeout_s,
-        log_path=engine_log_path(plan.job.database_path),
+        log_path_of=lambda replica: engine_log_path(plan.job.database_path, replica),
     )
 
 

@@ -1,4 +1,4 @@
-"""The engine and the requests that are in flight in it: starting, feeding, restarting after a death.
+"""One engine and the requests that are in flight in it: starting, feeding, restarting after a death.
 
 It knows nothing of documents' outcomes or of the store.
 """
@@ -24,6 +24,7 @@ from bulkinfer.records import (
 )
 from bulkinfer.retry import restart_wait_s
 from bulkinfer.runner.ledger import Ledger
+from bulkinfer.runner.queue import Supply
 
 MAX_WINDOW_CHARS = 8 * 1024 * 1024
 """Requests in flight hold no more text than this, or one document: very long ones must not fill memory and pipe."""
@@ -52,6 +53,7 @@ class Returned:
 
     flight: InFlight
     event: Completion | Rejection
+    replica: int = 0
 
 
 @dataclass(slots=True)
@@ -65,6 +67,9 @@ class Window:
     run by themselves, in halves, until one that ends the engine is alone. It is the killer; everything else goes on at
     full size. When nothing else is left, or many killers follow each other, the engine has to answer a prompt of our
     own before any is called one.
+
+    Several windows share `again` and `deaths`: what was in flight in a dead engine may be asked by another, and the
+    second engine that dies of a document looks for it, while the others go on.
     """
 
     engine: Engine
@@ -73,15 +78,18 @@ class Window:
     max_restarts: int
     ledger: Ledger
     emit: EventSink
+    replica: int = 0
+    again: deque[Request] = field(default_factory=deque)
+    """Were in flight when an engine died, or failed for a passing reason; they go first."""
+    deaths: Counter[bytes] = field(default_factory=Counter)
+    """Of engines, by request in flight; only requests that are not finished."""
+    has_others: bool = False
+    """Other engines work beside this one: what ends it may have been the documents, which others got meanwhile."""
     is_started: bool = False
     is_ready: bool = False
     _has_been_ready: bool = False
     _in_flight: dict[bytes, InFlight] = field(default_factory=dict)
     _in_flight_chars: int = 0
-    _again: deque[Request] = field(default_factory=deque)
-    """Were in flight when the engine died, or failed for a passing reason; they go first."""
-    _deaths: Counter[bytes] = field(default_factory=Counter)
-    """Of the engine, by request in flight; only requests that are not finished."""
     _suspects: deque[list[Request]] = field(default_factory=deque)
     """Groups that run by themselves, before anything else."""
     _is_trial: bool = False
@@ -89,6 +97,8 @@ class Window:
     _killers: list[Request] = field(default_factory=list)
     """Ended the engine alone. Believed once the engine has answered something else: it may be the engine's fault."""
     _is_queue_empty: bool = True
+    _must_prove: bool = False
+    """It died so often that it gets no documents before it has answered a prompt of our own."""
     _num_deaths_in_a_row: int = 0
     _may_start_s: float = 0.0
 
@@ -100,16 +110,22 @@ class Window:
     @property
     def num_waiting(self) -> int:
         """Requests that wait here to be submitted again."""
-        return len(self._again) + sum(map(len, self._suspects)) + len(self._killers)
+        return len(self.again) + self.num_held
 
-    def feed(self, queue: deque[Request], *, may_grow: bool = False) -> None:
+    @property
+    def num_held(self) -> int:
+        """Those of them that only this engine may get, as it may be them that end it."""
+        return sum(map(len, self._suspects)) + len(self._killers)
+
+    def feed(self, queue: Supply, *, may_grow: bool = False, share: int | None = None) -> None:
         """Fill the window. The first request starts the engine: a run with nothing to do loads no model.
 
-        `may_grow`: an empty queue is not the end of the input. Raises EngineError as `poll` does.
+        `may_grow`: an empty queue is not the end of the input. `share`: no more in flight than this, if others are to
+        get some. Raises EngineError as `poll` does.
         """
         self._is_queue_empty = not queue and not may_grow
         is_probe_due = self._is_probe_due()
-        if not (queue or self._again or self._suspects or is_probe_due):
+        if not (queue or self.again or self._suspects or is_probe_due):
             return
         if not self.is_started:
             self._start()
@@ -120,7 +136,7 @@ class Window:
         elif self._suspects or self._is_trial:
             requests = self._take_suspects()
         else:
-            requests = list(self._take(queue))
+            requests = list(self._take(queue, share))
         self._submit(requests)
 
     def _submit(self, requests: list[Request]) -> None:
@@ -138,7 +154,7 @@ class Window:
 
     def ask_again(self, request: Request) -> None:
         """Submit a request once more: it failed for a reason that may pass."""
-        self._again.append(replace(request, attempt=request.attempt + 1))
+        self.again.append(replace(request, attempt=request.attempt + 1))
 
     def poll(self, timeout_s: float) -> list[Returned]:
         """What the engine finished. An engine that died is closed, and will be started again by a later `feed`.
@@ -167,6 +183,14 @@ class Window:
         """Seconds until a dead engine may be started again."""
         return 0.0 if self.is_started else max(0.0, self._may_start_s - time.monotonic())
 
+    def surrender(self) -> list[Request]:
+        """Give up what only this engine was to get, for others to ask: it is broken. Call it after `close`."""
+        held = [request for group in self._suspects for request in group]
+        held += (replace(request, attempt=request.attempt + 1) for request in self._killers)
+        self._suspects.clear()
+        self._killers.clear()
+        return held
+
     def close(self) -> None:
         """End the engine; what is in flight is given up."""
         self.engine.close()
@@ -175,8 +199,8 @@ class Window:
     def _start(self) -> None:
         if time.monotonic() < self._may_start_s:
             return
-        self.ledger.note_start(is_again=self._may_start_s > 0)
-        self.emit(EngineStarting(self.model, self.ledger.num_restarts))
+        self.ledger.note_start(is_again=self._may_start_s > 0, replica=self.replica)
+        self.emit(EngineStarting(self.model, self.ledger.replicas[self.replica].num_restarts, self._name))
         self.is_started = True
         try:
             self.engine.start()
@@ -185,20 +209,26 @@ class Window:
                 raise
             self._note_death(EngineDied(str(error)))
 
+    @property
+    def _name(self) -> int | None:
+        """The number of the engine, where there are several."""
+        return self.replica if len(self.ledger.replicas) > 1 else None
+
     def _is_idle(self) -> bool:
-        return self._is_queue_empty and not (self._in_flight or self._again or self._suspects)
+        return self._is_queue_empty and not (self._in_flight or self.again or self._suspects)
 
     def _is_probe_due(self) -> bool:
         """Nothing else is left that could show that the engine works; or many killers in a row would use up the deaths
         that a run bears, and none of them be believed."""
-        if not self._killers or self._in_flight:
+        if self._in_flight or not (self._killers or self._must_prove):
             return False
-        return self._is_idle() or self._num_deaths_in_a_row > self.max_restarts
+        return self._must_prove or self._is_idle() or self._num_deaths_in_a_row > self.max_restarts
 
-    def _take(self, queue: deque[Request]) -> Iterator[Request]:
-        room = 2 * self.max_concurrency - len(self._in_flight)
+    def _take(self, queue: Supply, share: int | None) -> Iterator[Request]:
+        num_wanted = 2 * self.max_concurrency
+        room = (num_wanted if share is None else min(num_wanted, share)) - len(self._in_flight)
         chars = self._in_flight_chars
-        while room > 0 and (first := self._again or queue):
+        while room > 0 and (first := self.again or queue):
             if chars and chars + first[0].num_chars > MAX_WINDOW_CHARS:
                 return
             chars += first[0].num_chars
@@ -219,30 +249,31 @@ class Window:
         match event:
             case EngineReady():
                 self.is_ready = self._has_been_ready = True
-                self.ledger.note_ready(event)
-                self.emit(EngineStarted(event.start_s, event.settings))
+                self.ledger.note_ready(event, self.replica)
+                self.emit(EngineStarted(event.start_s, event.settings, self._name))
             case EngineStats():
-                self.ledger.note_stats(event)
+                self.ledger.note_stats(event, self.replica)
             case Completion() | Rejection():
                 flight = self._in_flight.pop(event.document_hash)
                 self._in_flight_chars -= flight.request.num_chars
                 if flight.request is _PROBE:
                     self._note_probe(event)
                     return None
-                del self._deaths[event.document_hash]
-                return Returned(flight, event)
+                del self.deaths[event.document_hash]
+                return Returned(flight, event, self.replica)
         return None
 
     def _note_probe(self, event: Completion | Rejection) -> None:
         if isinstance(event, Rejection):
             raise self._broken(f"it refused a prompt of bulkinfer's own: {event.message}")
         self._num_deaths_in_a_row = 0
+        self._must_prove = False
 
     def _note_death(self, death: EngineDied) -> None:
         """Put what was in flight back, in its order. No document is at fault before it was alone."""
         self.close()
         self._num_deaths_in_a_row += 1
-        self.ledger.note_death()
+        self.ledger.note_death(self.replica)
         if _PROBE.document_hash in self._in_flight:
             raise self._broken(f"{death}, with nothing but a prompt of bulkinfer's own") from death
         lost = [replace(flight.request, attempt=flight.request.attempt + 1) for flight in self._in_flight.values()]
@@ -250,24 +281,25 @@ class Window:
         self._in_flight_chars = 0
         self._sort_out(lost)
         is_searching = bool(self._suspects or self._killers)
-        if self._num_deaths_in_a_row > self.max_restarts + MAX_HALVINGS * is_searching:
+        self._must_prove = self.has_others and bool(lost) and self._num_deaths_in_a_row > self.max_restarts
+        if not self._must_prove and self._num_deaths_in_a_row > self.max_restarts + MAX_HALVINGS * is_searching:
             raise self._broken(str(death)) from death
         wait_s = restart_wait_s(1 if is_searching else self._num_deaths_in_a_row)
         self._may_start_s = time.monotonic() + wait_s
-        self.emit(EngineRestarting(str(death), len(lost), wait_s))
+        self.emit(EngineRestarting(str(death), len(lost), wait_s, self._name))
 
     def _sort_out(self, lost: list[Request]) -> None:
         """Decide what each lost request is: innocent so far, a suspect, or the killer."""
-        self._deaths.update(request.document_hash for request in lost)
+        self.deaths.update(request.document_hash for request in lost)
         if self._is_trial and len(lost) == 1:
             self._killers += (replace(request, attempt=request.attempt - 1) for request in lost)  # not asked again
         elif self._is_trial:
             self._suspects.extendleft(reversed(_halve(lost)))
         else:
-            suspects = [request for request in lost if self._deaths[request.document_hash] > 1]
+            suspects = [request for request in lost if self.deaths[request.document_hash] > 1]
             if suspects:
                 self._suspects.extend(_halve(suspects))
-            self._again.extendleft(request for request in reversed(lost) if self._deaths[request.document_hash] == 1)
+            self.again.extendleft(request for request in reversed(lost) if self.deaths[request.document_hash] == 1)
         self._is_trial = False
 
     def _broken(self, last: str) -> EngineError:
@@ -282,7 +314,11 @@ class Window:
             return []
         message = "the engine died each time that this document was in it alone"
         killers = [
-            Returned(InFlight(request, 0.0), Rejection(request.document_hash, FailureCode.ENGINE_KILLER, message))
+            Returned(
+                InFlight(request, 0.0),
+                Rejection(request.document_hash, FailureCode.ENGINE_KILLER, message),
+                self.replica,
+            )
             for request in self._killers
         ]
         self._killers.clear()

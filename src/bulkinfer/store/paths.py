@@ -69,9 +69,9 @@ def socket_path(database: Path) -> Path:
     return path.with_name(f".{hashlib.sha256(name).hexdigest()[:32]}.sock")
 
 
-def engine_log_path(database: Path) -> Path:
-    """`<database>.engine.log`: what the engine of the last run that had one wrote."""
-    return _beside(database, ".engine.log")
+def engine_log_path(database: Path, replica: int = 0) -> Path:
+    """`<database>.engine.log`: what the engine of the last run that had one wrote; `.engine-1.log` for a second, ..."""
+    return _beside(database, f".engine-{replica}.log" if replica else ".engine.log")
 
 
 @contextmanager

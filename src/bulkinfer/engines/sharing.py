@@ -1,0 +1,104 @@
+"""How many engines share a machine, and what each gets of it: cores, or GPUs."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeVar
+
+from bulkinfer.errors import JobError
+from bulkinfer.records import JsonValue
+
+_T = TypeVar("_T")
+_CPU_PATH = Path("/sys/devices/system/cpu")
+_LIST_TIMEOUT_S = 20.0
+_KEY = "engine.replicas"
+
+
+def decide_on_cores(wanted: int | None, num_cores: int) -> int:
+    """Engines on a CPU with so many cores to use; `wanted` None is `auto`: one for each NUMA node that has some.
+
+    Within a node one engine with all cores does the work of several with few, with one copy of the weights and one
+    prefix cache; across nodes each step waits for the other node's memory. Raises JobError for more than cores.
+    """
+    if wanted is None:
+        return max(1, min(num_cores, len({_find_node(core) for core in list_cores()})))
+    if wanted > num_cores:
+        raise JobError(f"{_KEY}: expected at most {num_cores}, one for each core that can be used, found {wanted}")
+    return wanted
+
+
+def decide_on_gpus(wanted: int | None, arguments: Mapping[str, JsonValue], environment: Mapping[str, str]) -> int:
+    """Engines on GPUs; `wanted` None is `auto`: as many as there are GPUs for. Raises JobError for more than that."""
+    if wanted == 1:
+        return 1
+    per_replica = count_gpus_per_replica(arguments)
+    gpus = list_gpus(environment)
+    if wanted is None:
+        return max(1, len(gpus) // per_replica)
+    if wanted * per_replica > len(gpus):
+        needed = f"{wanted * per_replica} GPUs for {wanted} engines of {per_replica}"
+        raise JobError(f"{_KEY}: {needed}, found {len(gpus)}; use at most {max(1, len(gpus) // per_replica)}, or auto")
+    return wanted
+
+
+def count_gpus_per_replica(arguments: Mapping[str, JsonValue]) -> int:
+    """GPUs that one engine takes, by its arguments."""
+    num_gpus = 1
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        size = arguments.get(name, 1)
+        num_gpus *= size if isinstance(size, int) and size > 0 else 1  # vLLM itself refuses what is no size
+    return num_gpus
+
+
+def list_gpus(environment: Mapping[str, str]) -> list[str]:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those in it, else all of the machine."""
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in {"", "-1"}]
+    return [str(index) for index in range(_count_gpus())]
+
+
+def list_cores() -> list[int]:
+    """The cores that this process may use, neighbours first: by NUMA node, then by core, its hardware threads together.
+
+    So a stretch of the list shares as little as possible with the rest.
+    """
+    return sorted(os.sched_getaffinity(0), key=lambda core: (_find_node(core), _find_first_thread(core), core))
+
+
+def split(parts: Sequence[_T], num_shares: int) -> list[Sequence[_T]]:
+    """Stretches of equal length, or one more; none is empty while there are parts for all."""
+    bounds = [index * len(parts) // num_shares for index in range(num_shares + 1)]
+    return [parts[start:end] for start, end in pairwise(bounds)]
+
+
+def _count_gpus() -> int:
+    """By NVIDIA's own tool, which comes with the driver: asking CUDA would load it into this process."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    try:
+        found = subprocess.run(
+            [tool, "--list-gpus"], capture_output=True, text=True, timeout=_LIST_TIMEOUT_S, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    return sum(line.startswith("GPU ") for line in found.stdout.splitlines())
+
+
+def _find_node(core: int) -> int:
+    for path in (_CPU_PATH / f"cpu{core}").glob("node[0-9]*"):
+        return int(path.name.removeprefix("node"))
+    return 0
+
+
+def _find_first_thread(core: int) -> int:
+    """The first of the hardware threads that share a core with this one."""
+    with suppress(OSError, ValueError):
+        siblings = (_CPU_PATH / f"cpu{core}" / "topology" / "thread_siblings_list").read_text()
+        return int(siblings.strip().replace("-", ",").split(",")[0])
+    return core
