@@ -25,7 +25,7 @@ from bulkinfer import __version__
 from bulkinfer.bugs import told_without_text
 from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
 from bulkinfer.records import Only, RunStatus
-from bulkinfer.streams import Output, encode_json, number_names
+from bulkinfer.streams import Output, number_names, print_data, print_json
 
 EXIT_CODES = """Exit codes
 
@@ -188,9 +188,9 @@ def run(
         failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
         options = RunOptions(only=only, limit=limit, failure_limit=failure_limit, grace_s=grace)
         with end_on_signals():
-            plan = plan_run(load_job(job, overrides))
+            planned = plan_run(load_job(job, overrides))
             with RunDisplay(is_quiet=quiet) as display:
-                report = run_job(plan, options, display, ends_process=True)
+                report = run_job(planned, options, display, ends_process=True)
     try:
         if json:
             print_json(report.summary)
@@ -198,6 +198,20 @@ def run(
     finally:
         if report.error is not None:
             raise report.error
+
+
+@app.command(epilog="Example: bulkinfer plan jobs/summarize.yaml")
+def plan(job: JobArgument, overrides: SetOption = [], json: JsonOption = False) -> None:  # noqa: B006  # as above
+    """What a run would find and do, and how long it would take. Loads no model, changes nothing."""
+    with json_errors(json, {"job": str(job)}):
+        from bulkinfer.display import RunDisplay, print_labelled
+        from bulkinfer.job import load_job
+        from bulkinfer.plan_view import describe_plan
+        from bulkinfer.runner import forecast_run, plan_run
+
+        with RunDisplay() as display:
+            found = forecast_run(plan_run(load_job(job, overrides)), display)
+    print_json(found) if json else print_labelled(describe_plan(found))
 
 
 @app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")
@@ -358,18 +372,8 @@ def json_errors(is_json: bool, about: Mapping[str, str] | None = None) -> Iterat
         raise
 
 
-def print_json(value: object) -> None:
-    """To stdout, in one line."""
-    print_data(encode_json(value))
-
-
 def show_cells(row: Sequence[object]) -> list[str]:
     """A row's cells for a terminal, which must not be driven by them."""
     from bulkinfer.display import visible
 
     return ["" if cell is None else visible(str(cell)) for cell in row]
-
-
-def print_data(text: str) -> None:
-    """To stdout."""
-    sys.stdout.write(text + "\n")

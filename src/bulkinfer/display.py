@@ -18,12 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 from bulkinfer.events import (
+    Counting,
     Draining,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
     Event,
     Progress,
+    Reading,
     RunEnded,
     RunStarted,
     Warned,
@@ -85,7 +87,9 @@ class RunDisplay:
                     + ("" if event.signal_number is None else "; a second signal gives them up")
                 )
             case Progress():
-                self._show(event)
+                self._show(render_progress(event, self._state), describe_progress(event, self._state))
+            case Reading() | Counting():
+                self._show(Spinner("line", describe_planning(event)), describe_planning(event))
             case RunEnded():
                 self._live.stop()
                 if not self._is_quiet:
@@ -101,12 +105,12 @@ class RunDisplay:
             name = "" if replica is None else f"engine {replica}: "
             self._console.print(Text(visible(name + line)), soft_wrap=not self._is_live)
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, view: RenderableType, line: str) -> None:
         if self._is_live:
-            self._live.update(render_progress(progress, self._state), refresh=True)
+            self._live.update(view, refresh=True)
         elif time.monotonic() - self._told_s >= PLAIN_LINE_EVERY_S:
             if self._told_s:
-                self._say(f"{time.strftime('%H:%M:%S')} {describe_progress(progress, self._state)}")
+                self._say(f"{time.strftime('%H:%M:%S')} {line}")
             self._told_s = time.monotonic()
 
 
@@ -141,12 +145,24 @@ def describe_progress(progress: Progress, state: str) -> str:
     return ", ".join(parts)
 
 
+def describe_planning(event: Reading | Counting) -> str:
+    """How far a plan is."""
+    if isinstance(event, Reading):
+        return f"reading the input: {event.num_read:,} rows, {100 * event.share_read:.0f} %"
+    return f"counting tokens: {event.num_counted:,} of a sample of {event.num_documents:,} documents"
+
+
 def render_summary(summary: Mapping[str, Any]) -> RenderableType:
     """What a run did, as a table; `summary` as `run --json` prints it."""
+    return render_labelled(_summary_lines(summary))
+
+
+def render_labelled(lines: Iterable[tuple[str, str, str]]) -> RenderableType:
+    """Label, text and style of each line, as a table without rules."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for label, text, style in _summary_lines(summary):
+    for label, text, style in lines:
         table.add_row(label, Text(visible(text), style=style))
     return table
 
@@ -280,6 +296,15 @@ def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
     console = _open_console(stream or sys.stderr)
     for line in lines:
         console.print(Text(visible(line)), soft_wrap=True)
+
+
+def print_labelled(lines: Iterable[tuple[str, str, str]]) -> None:
+    """Label, text and style of each line, to stdout: wrapped to a terminal's width, whole lines without one."""
+    console = _open_console(sys.stdout)
+    if console.is_terminal:
+        console.print(render_labelled(lines))
+    else:
+        console.file.writelines(f"{label:<11} {visible(text)}\n" for label, text, _ in lines)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:

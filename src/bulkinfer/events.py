@@ -106,6 +106,23 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a plan has read the input."""
+
+    num_read: int
+    share_read: float
+    """Of the input's bytes, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """A plan renders and tokenizes a sample."""
+
+    num_documents: int
+    num_counted: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The run is over; `summary` is what `run --json` prints."""
 
@@ -113,5 +130,16 @@ class RunEnded:
     summary: Mapping[str, JsonValue]
 
 
-Event = RunStarted | Warned | EngineStarting | EngineStarted | EngineRestarting | Draining | Progress | RunEnded
+Event = (
+    RunStarted
+    | Warned
+    | EngineStarting
+    | EngineStarted
+    | EngineRestarting
+    | Draining
+    | Progress
+    | Reading
+    | Counting
+    | RunEnded
+)
 EventSink = Callable[[Event], None]

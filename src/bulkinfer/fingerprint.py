@@ -58,11 +58,20 @@ def hash_document(fields: Mapping[str, JsonValue]) -> bytes:
     and must have been replaced before. Never raises for a JSON value, however deep, however long an integer, and with
     lone surrogates too.
     """
+    return hash_canonical(write_canonical(fields))
+
+
+def write_canonical(fields: Mapping[str, JsonValue]) -> bytes:
+    """The canonical JSON of `hash_document`: no shorter than the texts in it, in UTF-8."""
     try:
-        canonical = orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
+        return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)
     except orjson.JSONEncodeError:
         # What orjson refuses: integers beyond 64 bits, lone surrogates, over 254 levels, mappings that are no dicts.
-        canonical = "".join(_iter_canonical(fields)).encode("utf-8", "surrogatepass")
+        return "".join(_iter_canonical(fields)).encode("utf-8", "surrogatepass")
+
+
+def hash_canonical(canonical: bytes) -> bytes:
+    """The second half of `hash_document`."""
     return hashlib.sha256(canonical).digest()[:16]
 
 

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TextIO
 
@@ -75,6 +76,16 @@ class Output(io.TextIOBase):
         if isinstance(error, BrokenPipeError):
             raise ReaderGone
         raise JobError(f"standard output cannot be written: {error.strerror}")
+
+
+def print_data(text: str) -> None:
+    """To stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(value: object) -> None:
+    """To stdout, in one line."""
+    print_data(encode_json(value))
 
 
 def encode_json(value: object) -> str:

@@ -15,7 +15,10 @@ from bulkinfer.engines.local import LocalEngine
 from bulkinfer.engines.sharing import decide_on_cores, decide_on_gpus
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
+from bulkinfer.engines.token_counter import choose_counter
 from bulkinfer.errors import JobError
+
+__all__ = ["choose_counter", "create_engine"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 
 from bulkinfer.errors import JobError
 from bulkinfer.job.document import QUOTED
+from bulkinfer.prompt.bound import count_prints
 from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
 from bulkinfer.prompt.sandbox import Sandbox
 from bulkinfer.prompt.syntax import check_tree, price_tree
@@ -43,6 +44,9 @@ class _Part:
     fields: frozenset[str]
     num_chars: int
     """Of its source."""
+    num_bytes: int
+    num_prints: int | None
+    """See `count_prints`."""
 
     @property
     def name(self) -> str:
@@ -68,6 +72,16 @@ class PromptTemplate:
     def num_chars(self) -> int:
         """Characters of template text that each document gets a copy of. Text without fields is shared by all."""
         return sum(part.num_chars for part in self.parts if part.fields)
+
+    def bound_bytes(self, fields_bytes: int) -> int | None:
+        """The most bytes that the messages can have where each field printed adds at most `fields_bytes`.
+
+        None where the templates set no bound.
+        """
+        prints = [part.num_prints for part in self.parts if part.num_prints is not None]
+        if len(prints) < len(self.parts):
+            return None
+        return sum(part.num_bytes for part in self.parts) + sum(prints) * fields_bytes
 
     def render(self, document: Document) -> tuple[Message, ...] | DocumentFault:
         """The messages for one document. Never raises for a fault of the document.
@@ -95,6 +109,7 @@ def _parse_part(role: str, source: str) -> _Part:
         tree = environment.parse(source)
         check_tree(tree)
         fields = frozenset(meta.find_undeclared_variables(tree))
+        num_prints = count_prints(tree)
         code = environment.compile(price_tree(tree), name, name)
     except TemplateSyntaxError as error:
         fault = QUOTED.sub(_hide_quoted, str(error.message)) if tree is None else str(error.message)
@@ -102,7 +117,8 @@ def _parse_part(role: str, source: str) -> _Part:
     except (RecursionError, SyntaxError, ValueError) as error:
         # Brackets nested beyond Python's limits, or a number of over 4,300 digits.
         raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it") from None
-    return _Part(role, Template.from_code(environment, code, environment.globals), fields, len(source))
+    template = Template.from_code(environment, code, environment.globals)
+    return _Part(role, template, fields, len(source), len(source.encode(errors="replace")), num_prints)
 
 
 def _hide_quoted(match: re.Match[str]) -> str:

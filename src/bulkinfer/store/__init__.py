@@ -1,39 +1,49 @@
 """The store: one DuckDB file, one writer thread, append-only; and everything that reads it."""
 
 from bulkinfer.store.export import export_answers
+from bulkinfer.store.history import PastRun, read_answer_lengths, read_past_runs
 from bulkinfer.store.lock import Holder, read_holder
 from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import engine_log_path, has_remains, is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
-from bulkinfer.store.remote import RemoteReader, open_reader
+from bulkinfer.store.remote import RemoteReader, open_reader, open_reader_if_any
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
 from bulkinfer.store.reports import OpenFailure, RunSummary
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.standing import read_standing
 from bulkinfer.store.status import read_status, write_status
+from bulkinfer.store.tally import KindCount, RowKind, Tally, open_tally
 from bulkinfer.store.writer import Store
 
 __all__ = [
     "CommitLimits",
     "DocumentCounts",
     "Holder",
+    "KindCount",
     "OpenFailure",
+    "PastRun",
     "QueryResult",
     "Reader",
     "RemoteReader",
     "Repair",
     "RepairOutcome",
+    "RowKind",
     "RunRecord",
     "RunSummary",
     "Store",
+    "Tally",
     "TaskRecord",
     "engine_log_path",
     "export_answers",
     "has_remains",
     "is_database",
     "open_reader",
+    "open_reader_if_any",
+    "open_tally",
+    "read_answer_lengths",
     "read_holder",
+    "read_past_runs",
     "read_standing",
     "read_status",
     "repair_database",

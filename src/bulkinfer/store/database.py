@@ -68,6 +68,11 @@ def connect_read_only(path: Path, spill_path: Path) -> duckdb.DuckDBPyConnection
     return _seal(duckdb.connect(path, read_only=True, config=settings))
 
 
+def connect_scratch(spill_path: Path) -> duckdb.DuckDBPyConnection:
+    """A database in memory that nothing remains of; what does not fit goes into the folder. Raises duckdb.Error."""
+    return _seal(duckdb.connect(":memory:", config={**_READ_SETTINGS, "temp_directory": str(spill_path)}))
+
+
 def check_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
     """Whether the database is blank. Raises StoreError when it is not ours, or written by a newer bulkinfer."""
     tables = {str(name) for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}

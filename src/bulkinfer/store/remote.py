@@ -12,6 +12,7 @@ import pyarrow as pa
 from bulkinfer.errors import JobError, StoreLocked
 from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import JsonValue
+from bulkinfer.store.database import check_no_orphaned_log
 from bulkinfer.store.lock import Holder, locked_error, read_holder
 from bulkinfer.store.paths import reach_socket, resolve_database, socket_path
 from bulkinfer.store.reader import QueryResult, Reader
@@ -51,6 +52,18 @@ def open_reader(path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Reader | R
             raise locked_error(database, holder)
         time.sleep(_SOCKET_PAUSE_S)
     return Reader.open(database)
+
+
+def open_reader_if_any(path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Reader | RemoteReader | None":
+    """The same; None where there is no database yet.
+
+    Raises StoreError as well when the database is gone and has left its log.
+    """
+    database = resolve_database(path)
+    if read_holder(database) is None and not database.exists():
+        check_no_orphaned_log(database)
+        return None
+    return open_reader(path, timeout_s)
 
 
 class RemoteReader(Reports):

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+import pyarrow as pa
 
 from bulkinfer.records import FailureCode, JsonValue, RunStatus
 
@@ -82,6 +83,10 @@ class Reports(ABC):
     @abstractmethod
     def select(self, sql: str, parameters: Mapping[str, JsonValue]) -> Iterator[tuple[Any, ...]]:
         """Run bulkinfer's own SQL; rows as DuckDB gives them, each column in its own Python type. Raises StoreError."""
+
+    @abstractmethod
+    def iter_arrow(self, sql: str, parameters: Mapping[str, JsonValue], num_rows: int) -> Iterator[pa.RecordBatch]:
+        """Run bulkinfer's own SQL; batches of about `num_rows` rows, as they are read. Raises StoreError."""
 
     def names(self) -> list[str]:
         """The jobs that ran into this database, sorted. Raises StoreError."""

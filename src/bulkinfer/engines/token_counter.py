@@ -1,0 +1,87 @@
+"""How many tokens a prompt has, without an engine: the port, and the ways that need no tokenizer.
+
+choose_counter  ->  TokenCounter  ->  tokenizer.HubTokenizer | SimulatedCounter | CharacterCounter
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.simulated import estimate_prompt_tokens
+from bulkinfer.records import Message
+
+_SIMULATED_CHARS_PER_TOKEN = 4
+_SIMULATED_TOKENS_OF_TWO_MESSAGES = 10
+"""What both messages cost besides their characters, rounding included."""
+_CHARS_PER_TOKEN = 4
+"""Of English in most vocabularies; other languages have fewer."""
+
+
+class TokenCounter(Protocol):
+    """Counts the tokens of prompts, chat template included."""
+
+    name: str
+    """What counts: a word for `plan --json`."""
+    note: str
+    """What a reader of the counts must know; empty when they are the engine's own."""
+    is_exact: bool
+    """Whether the engine would count the same."""
+
+    def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
+        """Tokens of each prompt; None for one that the chat template refuses."""
+
+    def find_safe_bytes(self, num_tokens: int) -> int | None:
+        """So many bytes of text in its messages a prompt may have, and never has more than `num_tokens` tokens.
+
+        None where nothing of the kind can be said.
+        """
+
+
+class SimulatedCounter:
+    """Counts as the simulated engine does."""
+
+    name = "simulated"
+    note = ""
+    is_exact = True
+
+    def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
+        """The simulated engine's own estimate."""
+        return [estimate_prompt_tokens(messages) for messages in prompts]
+
+    def find_safe_bytes(self, num_tokens: int) -> int | None:
+        """See `TokenCounter`; a byte is never more than a character."""
+        return max(0, (num_tokens - _SIMULATED_TOKENS_OF_TWO_MESSAGES) * _SIMULATED_CHARS_PER_TOKEN)
+
+
+class CharacterCounter:
+    """Guesses from characters, where no tokenizer is to be had."""
+
+    name = "characters"
+    is_exact = False
+
+    def __init__(self, reason: str) -> None:
+        """`reason` is why there is no tokenizer."""
+        self.note = f"{reason}; tokens are guessed, at {_CHARS_PER_TOKEN} characters each"
+
+    def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
+        """A token for each begun 4 characters, and 4 for each message."""
+        return [sum(4 + -(-len(message.content) // _CHARS_PER_TOKEN) for message in messages) for messages in prompts]
+
+    def find_safe_bytes(self, num_tokens: int) -> int | None:  # noqa: ARG002 - the port's name
+        """Nothing is safe about a guess."""
+        return None
+
+
+def choose_counter(spec: EngineSpec) -> TokenCounter:
+    """What counts as this engine would, or comes nearest. Importing and loading a tokenizer takes some seconds."""
+    if spec.kind == "simulated":
+        return SimulatedCounter()
+    try:
+        # Here, and not above: it takes seconds, and is not there without an engine.
+        from bulkinfer.engines.tokenizer import HubTokenizer, TokenizerMissing  # noqa: PLC0415
+    except ImportError:
+        return CharacterCounter("the package transformers is not installed")
+    try:
+        return HubTokenizer(spec)
+    except TokenizerMissing as error:
+        return CharacterCounter(str(error))

@@ -1,0 +1,87 @@
+"""A model's tokenizer and chat template without the model. The only importer of transformers.
+
+Renders and tokenizes as vLLM's renderer does: the chat template with a generation prompt, and no special tokens but
+those that it writes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from transformers import AutoTokenizer
+from transformers.utils import logging
+
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.records import Message
+
+_MAX_EXPANSION = {"NoneType": 1, "Prepend": 1, "NFC": 3}
+"""How many times longer a tokenizer's normalizer can make a text, in bytes. Of others nothing is known."""
+_SPARE_TOKENS = 8
+_SAMPLES = ((Message("user", ""),), (Message("system", ""), Message("user", "")))
+_REFUSALS = (jinja2.TemplateError, ValueError, TypeError, KeyError)
+
+
+class TokenizerMissing(Exception):
+    """There is no tokenizer that could count, and why."""
+
+
+class HubTokenizer:
+    """A `TokenCounter` over the tokenizer of a model folder or a hub id."""
+
+    name = "tokenizer"
+    note = ""
+    is_exact = True
+
+    def __init__(self, spec: EngineSpec) -> None:
+        """Load the tokenizer, from the hub if it must be. Raises TokenizerMissing."""
+        self._chat_template = spec.chat_template
+        self._tokenizer = _load(spec)
+        if not any(self._render(messages) for messages in _SAMPLES):
+            raise TokenizerMissing(f"{spec.model} has no chat template that takes a user message")
+
+    def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
+        """Tokens of each prompt; None for one that the chat template refuses."""
+        return [None if ids is None else len(ids) for ids in self.tokenize(prompts)]
+
+    def tokenize(self, prompts: Sequence[Sequence[Message]]) -> list[list[int] | None]:
+        """The token ids of each prompt, as the engine gives them to the model."""
+        texts = [self._render(messages) for messages in prompts]
+        known = [text for text in texts if text is not None]
+        if not known:
+            return [None] * len(texts)
+        found = iter(self._tokenizer(known, add_special_tokens=False)["input_ids"])
+        return [None if text is None else next(found) for text in texts]
+
+    def find_safe_bytes(self, num_tokens: int) -> int | None:
+        """A token is a byte or more, in vocabularies of bytes and in those of characters; see `TokenCounter`."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        expansion = None if backend is None else _MAX_EXPANSION.get(type(backend.normalizer).__name__)
+        if expansion is None:
+            return None
+        around = max(len(text.encode()) for messages in _SAMPLES if (text := self._render(messages)) is not None)
+        return max(0, (num_tokens - _SPARE_TOKENS) // expansion - around)
+
+    def _render(self, messages: Sequence[Message]) -> str | None:
+        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                conversation, chat_template=self._chat_template, add_generation_prompt=True, tokenize=False
+            )
+        except _REFUSALS:
+            return None
+        return text
+
+
+def _load(spec: EngineSpec) -> Any:  # noqa: ANN401 - the library is untyped here
+    logging.set_verbosity_error()
+    source = str(spec.arguments.get("tokenizer") or spec.model)
+    try:
+        return AutoTokenizer.from_pretrained(
+            source,
+            revision=spec.revision,
+            trust_remote_code=spec.trust_remote_code,
+            local_files_only=Path(source).is_absolute(),
+        )
+    except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do; without it a plan still helps
+        raise TokenizerMissing(f"the tokenizer of {source} cannot be loaded ({type(error).__name__})") from None

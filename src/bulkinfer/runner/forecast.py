@@ -1,0 +1,235 @@
+"""`bulkinfer plan`: what a run would find and do. Loads no model, changes nothing, and works while a run lives.
+
+    input -> Survey (every row, counted) -> samples -> rendered -> tokenized -> Spread -> Estimate -> one JSON object
+
+Rows, different documents, answers and unreadable rows are counts. Tokens and template faults come from a sample where
+there are more documents than it holds; whether a number is a count or an estimate stands beside it.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from bulkinfer.engines import choose_counter
+from bulkinfer.engines.token_counter import TokenCounter
+from bulkinfer.events import Counting, EventSink, Warned
+from bulkinfer.outcome import is_over_limit
+from bulkinfer.prompt import DocumentFault
+from bulkinfer.records import Document, FailureCode, JsonValue, Message
+from bulkinfer.runner.estimate import Estimate, Work, estimate_work
+from bulkinfer.runner.ledger import peak_memory_bytes
+from bulkinfer.runner.plan import RunPlan
+from bulkinfer.runner.spread import Spread, shared_share
+from bulkinfer.runner.survey import Survey, survey_input
+from bulkinfer.store import KindCount, Reader, RemoteReader, RowKind, open_reader_if_any, open_tally
+
+_BLOCK_PROMPTS = 256
+_NO_LIMIT = 2**62
+
+
+def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
+    """What `plan --json` prints.
+
+    Raises InputError as sources do and for an empty input; StoreError when the database is damaged, StoreLocked when
+    somebody holds it who cannot be asked; JobError for wrong arguments of a simulated engine.
+    """
+    start_s = time.monotonic()
+    counter = choose_counter(plan.engine_spec)
+    if counter.note:
+        emit(Warned(counter.note))
+    limit = find_context_tokens(plan.job.spec.limits.max_context_tokens, plan.job.model)
+    room = None if limit is None else limit - plan.job.spec.sampling.max_tokens
+    with _open_if_there(plan) as reader, open_tally() as tally:
+        if reader is not None:
+            tally.add_outcomes(reader, plan.task_fingerprint)
+        safe_bytes = _NO_LIMIT if room is None else counter.find_safe_bytes(room)
+        survey = survey_input(plan, tally, safe_bytes, emit)
+        prompts = _Prompts(plan, counter, room, emit)
+        prompts.measure(survey)
+        estimate = estimate_work(plan, Work(prompts.tokens.weight, prompts.tokens.total), reader)
+    found = _describe(plan, survey, prompts, estimate, limit)
+    seconds = {"total": round(time.monotonic() - start_s, 3), "reading": round(survey.seconds, 3)}
+    return {**found, "seconds": seconds, "peak_memory_bytes": peak_memory_bytes()}
+
+
+def find_context_tokens(limit: object, model: str) -> int | None:
+    """The limit as the job gives it, as a number; else what the folder of the model says that it can do, or None."""
+    if isinstance(limit, int):
+        return limit
+    try:
+        config = orjson.loads((Path(model) / "config.json").read_bytes())
+        found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) else None
+
+
+@contextmanager
+def _open_if_there(plan: RunPlan) -> Iterator[Reader | RemoteReader | None]:
+    reader = open_reader_if_any(plan.job.database_path)
+    if reader is None:
+        yield None
+        return
+    with reader:
+        yield reader
+
+
+@dataclass(slots=True)
+class _Prompts:
+    """Both samples, rendered and tokenized; each document stands for as many as there are to one of its sample."""
+
+    plan: RunPlan
+    counter: TokenCounter
+    room: int | None
+    """The most tokens that a prompt may have."""
+    emit: EventSink
+    tokens: Spread = field(default_factory=Spread)
+    """Of the prompts that fit."""
+    too_long: Spread = field(default_factory=Spread)
+    faults: defaultdict[FailureCode, float] = field(default_factory=lambda: defaultdict(float))
+    """Not whole numbers: of documents that a sample stands for."""
+    texts: list[str] = field(default_factory=list)
+    num_sampled: int = 0
+    num_counted: int = 0
+    is_complete: bool = True
+    """Whether every document to do is in a sample."""
+    is_long_complete: bool = True
+    """Whether every document to do that may be too long is."""
+
+    def measure(self, survey: Survey) -> None:
+        self.num_sampled = sum(len(sample) for sample in survey.samples.values())
+        for kind, sample in survey.samples.items():
+            num_to_do = survey.counts[kind].num_to_do
+            is_whole = len(sample) == num_to_do
+            self.is_complete &= is_whole
+            self.is_long_complete &= is_whole or kind is not RowKind.LONG
+            for start in range(0, len(sample), _BLOCK_PROMPTS):
+                self._measure(sample[start : start + _BLOCK_PROMPTS], num_to_do / len(sample))
+        self.texts.sort()
+
+    def _measure(self, documents: Sequence[Document], weight: float) -> None:
+        prompts: list[tuple[Message, ...]] = []
+        for document in documents:
+            match self.plan.template.render(document):
+                case DocumentFault(code):
+                    self.faults[code] += weight
+                case messages:
+                    prompts.append(messages)
+        for messages, num_tokens in zip(prompts, self.counter.count(prompts), strict=True):
+            if num_tokens is None:
+                self.faults[FailureCode.ENGINE_REJECTED] += weight
+            elif self.room is not None and num_tokens > self.room:
+                self.too_long.add(num_tokens, weight)
+            else:
+                self.tokens.add(num_tokens, weight)
+                self.texts.append("\0".join(message.content for message in messages))
+        self.num_counted += len(documents)
+        self.emit(Counting(self.num_sampled, self.num_counted))
+
+
+def _describe(
+    plan: RunPlan, survey: Survey, prompts: _Prompts, estimate: Estimate, limit: int | None
+) -> Mapping[str, JsonValue]:
+    counts = _add_up(survey.counts.values())
+    unreadable = survey.counts[RowKind.UNREADABLE]
+    failures = _expect_failures(prompts, unreadable.num_to_do)
+    num_failed = sum(count for count, _ in failures.values()) + counts.num_failed
+    max_failures = plan.job.spec.limits.max_failures
+    return {
+        "job": plan.job.spec.name,
+        "task_fingerprint": str(plan.task_fingerprint),
+        "database": str(plan.job.database_path),
+        "documents": {
+            "read": counts.num_rows,
+            "distinct": counts.num_distinct,
+            "duplicates": counts.num_rows - counts.num_distinct,
+            "already_done": counts.num_answered + counts.num_failed,
+            "answered": counts.num_answered,
+            "failed_before": counts.num_failed,
+            "to_do": counts.num_to_do,
+            "to_ask": round(prompts.tokens.weight),
+        },
+        "unreadable": {
+            "rows": unreadable.num_rows,
+            "documents": unreadable.num_distinct,
+            "by_reason": survey.unreadable,
+            "first": list(survey.first_unreadable),
+        },
+        "expected_failures": {
+            code.value: {"documents": round(count), "is_exact": is_exact}
+            for code, (count, is_exact) in sorted(failures.items())
+        },
+        "exceeds_max_failures": is_over_limit(max_failures, round(num_failed), counts.num_distinct, is_final=True),
+        "tokens": _describe_tokens(plan, prompts, estimate, limit),
+        "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
+        "time": _describe_time(estimate),
+    }
+
+
+def _add_up(counts: Iterable[KindCount]) -> KindCount:
+    found = list(counts)
+    return KindCount(
+        sum(count.num_rows for count in found),
+        sum(count.num_distinct for count in found),
+        sum(count.num_answered for count in found),
+        sum(count.num_failed for count in found),
+    )
+
+
+def _expect_failures(prompts: _Prompts, num_unreadable: int) -> dict[FailureCode, tuple[float, bool]]:
+    """Documents that will fail before the engine runs them, and whether that is a count; only codes that come up."""
+    is_exact = prompts.counter.is_exact
+    found: dict[FailureCode, tuple[float, bool]] = {
+        code: (count, prompts.is_complete) for code, count in prompts.faults.items()
+    }
+    found[FailureCode.UNREADABLE_ROW] = num_unreadable, True
+    found[FailureCode.PROMPT_TOO_LONG] = prompts.too_long.weight, is_exact and prompts.is_long_complete
+    return {code: (count, is_known) for code, (count, is_known) in found.items() if count}
+
+
+def _describe_tokens(
+    plan: RunPlan, prompts: _Prompts, estimate: Estimate, limit: int | None
+) -> Mapping[str, JsonValue]:
+    tokens = prompts.tokens
+    p50, p95, p99 = tokens.percentiles((0.5, 0.95, 0.99))
+    return {
+        "counted_by": prompts.counter.name,
+        "note": prompts.counter.note,
+        "is_exact": prompts.is_complete and prompts.counter.is_exact,
+        "prompt": round(tokens.total),
+        "output_at_most": round(tokens.weight) * plan.job.spec.sampling.max_tokens,
+        "output_expected": None if estimate.output_tokens is None else round(estimate.output_tokens),
+        "max_context_tokens": limit,
+        "per_prompt": {
+            "mean": round(tokens.total / tokens.weight, 1) if tokens.weight else 0.0,
+            "p50": p50,
+            "p95": p95,
+            "p99": p99,
+            "max": tokens.largest,
+        },
+        "longest": max(tokens.largest, prompts.too_long.largest),
+        "histogram": [
+            {"from": bucket.start, "below": bucket.end, "documents": round(bucket.weight)}
+            for bucket in tokens.histogram()
+        ],
+        "shared_prefix_share": round(shared_share(prompts.texts), 4),
+    }
+
+
+def _describe_time(estimate: Estimate) -> Mapping[str, JsonValue]:
+    low_s, high_s = estimate.low_s, estimate.high_s
+    return {
+        "seconds": None if low_s is None or high_s is None else round((low_s + high_s) / 2, 1),
+        "low": None if low_s is None else round(low_s, 1),
+        "high": None if high_s is None else round(high_s, 1),
+        "engine_start": estimate.engine_start_s,
+        "basis": estimate.basis.value,
+        "reason": estimate.reason,
+        "advice": estimate.advice,
+        "runs": list(estimate.runs),
+    }
