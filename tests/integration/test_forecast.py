@@ -237,6 +237,13 @@ def test_an_input_without_rows_and_one_that_is_damaged_are_errors(folder: JobFol
         forecast(folder)
 
 
+def test_a_blank_database_is_none_yet(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    folder.write_job()
+    duckdb.connect(folder.database).close()
+    assert forecast(folder)["documents"]["to_do"] == 3
+
+
 def test_a_log_without_its_database_is_said_as_by_a_run(folder: JobFolder) -> None:
     folder.write_documents(make_documents(3))
     folder.write_job()

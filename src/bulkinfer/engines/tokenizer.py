@@ -34,7 +34,7 @@ class HubTokenizer:
     is_exact = True
 
     def __init__(self, spec: EngineSpec) -> None:
-        """Load the tokenizer, from the hub if it must be. Raises TokenizerMissing."""
+        """Load the tokenizer from a folder, or of a hub id what was downloaded before. Raises TokenizerMissing."""
         self._chat_template = spec.chat_template
         self._tokenizer = _load(spec)
         if not any(self._render(messages) for messages in _SAMPLES):
@@ -81,7 +81,10 @@ def _load(spec: EngineSpec) -> Any:  # noqa: ANN401 - the library is untyped her
             source,
             revision=spec.revision,
             trust_remote_code=spec.trust_remote_code,
-            local_files_only=Path(source).is_absolute(),
+            local_files_only=True,  # the hub is asked for a minute where there is no network; a run does that
         )
     except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do; without it a plan still helps
-        raise TokenizerMissing(f"the tokenizer of {source} cannot be loaded ({type(error).__name__})") from None
+        advice = "" if Path(source).is_absolute() else "; the first run downloads it"
+        raise TokenizerMissing(
+            f"no tokenizer of {source} is on this machine ({type(error).__name__}){advice}"
+        ) from None

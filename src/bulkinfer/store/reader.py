@@ -39,6 +39,10 @@ _USER_ERRORS = (
 """Those whose text tells of the statement and the tables; the text of any other may quote what is stored."""
 
 
+class DatabaseBlank(StoreError):
+    """There is a database without a table: a run was killed while it made it, and the next makes it whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueryResult:
     """The columns of an answer, and its rows as they are read: walk them before the reader is used again."""
@@ -61,8 +65,8 @@ class Reader(Reports):
     def open(cls, path: Path) -> "Reader":
         """Open a database read-only.
 
-        Raises StoreError when it is missing, not a database of bulkinfer or damaged; StoreLocked naming the run that
-        writes it.
+        Raises StoreError when it is missing, not a database of bulkinfer or damaged, and its DatabaseBlank; StoreLocked
+        naming the run that writes it.
         """
         database = resolve_database(path)
         holder = read_holder(database)
@@ -74,7 +78,7 @@ class Reader(Reports):
             spill_path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bulkinfer-")))
             connection = stack.enter_context(_connect(database, spill_path))
             if check_schema(connection, database):
-                raise StoreError(f"{database}: is empty; `bulkinfer run` fills it")
+                raise DatabaseBlank(f"{database}: is empty; `bulkinfer run` fills it")
             return cls(database, connection, stack.pop_all().close)
 
     def __enter__(self) -> "Reader":

@@ -15,7 +15,7 @@ from bulkinfer.records import JsonValue
 from bulkinfer.store.database import check_no_orphaned_log
 from bulkinfer.store.lock import Holder, locked_error, read_holder
 from bulkinfer.store.paths import reach_socket, resolve_database, socket_path
-from bulkinfer.store.reader import QueryResult, Reader
+from bulkinfer.store.reader import DatabaseBlank, QueryResult, Reader
 from bulkinfer.store.reports import Reports
 from bulkinfer.store.wire import (
     Ask,
@@ -55,7 +55,7 @@ def open_reader(path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Reader | R
 
 
 def open_reader_if_any(path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Reader | RemoteReader | None":
-    """The same; None where there is no database yet.
+    """The same; None where there is no database yet, or one that is blank.
 
     Raises StoreError as well when the database is gone and has left its log.
     """
@@ -63,7 +63,10 @@ def open_reader_if_any(path: Path, timeout_s: float = DEFAULT_TIMEOUT_S) -> "Rea
     if read_holder(database) is None and not database.exists():
         check_no_orphaned_log(database)
         return None
-    return open_reader(path, timeout_s)
+    try:
+        return open_reader(path, timeout_s)
+    except DatabaseBlank:
+        return None
 
 
 class RemoteReader(Reports):
