@@ -3,10 +3,12 @@
 The loop over the rows is what a plan over ten million of them costs; everything in it is there because it must be.
 """
 
+import gc
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -49,8 +51,10 @@ def survey_input(plan: RunPlan, tally: Tally, safe_bytes: int | None, emit: Even
     """Read everything. Raises InputError as sources do, and for an input without a row."""
     start_s = time.monotonic()
     reading = _Reading(plan, tally, _find_safe_fields_bytes(plan, safe_bytes), emit)
-    for file in plan.files:
-        reading.read(file)
+    with _no_garbage_collection():
+        for file in plan.files:
+            reading.read(file)
+            gc.collect(0)  # what opening a file may have left; a few milliseconds
     reading.flush()
     counts = tally.count()
     if not any(count.num_rows for count in counts.values()):
@@ -150,6 +154,18 @@ class _Reading:
             self.told_s = now_s
             size_bytes = sum(file.size_bytes for file in self.plan.files)
             self.emit(Reading(self.num_rows, (self.bytes_before + bytes_read()) / max(1, size_bytes)))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Rows leave no cycles, and looking for some in what the samples hold takes a fifth to a third of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _has_only_texts(document: Document) -> bool:
