@@ -27,12 +27,14 @@ from bulkinfer.display import (
     visible,
 )
 from bulkinfer.events import (
+    Counting,
     Draining,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
     Event,
     Progress,
+    Reading,
     RunEnded,
     RunStarted,
     Warned,
@@ -658,3 +660,24 @@ def test_the_summary_of_several_engines_names_those_that_were_not_well() -> None
 def test_a_live_run_with_several_engines_says_how_many() -> None:
     status = {**RUNNING, "engine": {**RUNNING["engine"], "replicas": REPLICAS}}
     assert any(line.endswith(" active in 3 engines") for line in describe_running(status))
+
+
+def test_a_plan_tells_how_far_it_is_one_line_in_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    stream = io.StringIO()
+    with RunDisplay(stream=stream) as display:
+        for num_read in range(0, 5_000_000, 500_000):
+            clock.now_s += 1
+            display(Reading(num_read, num_read / 5_000_000))
+        clock.now_s += 5
+        display(Counting(20_000, 256))
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
+        "reading the input: 2,500,000 rows, 50 %",
+        "counting tokens: 256 of a sample of 20,000 documents",
+    ]
+
+
+def test_on_a_terminal_a_plan_shows_it_in_place() -> None:
+    shown = show([Reading(1_000, 0.25), Counting(100, 50)], stream=Terminal())
+    assert "reading the input: 1,000 rows, 25 %" in shown
+    assert "counting tokens: 50 of a sample of 100 documents" in shown
