@@ -204,14 +204,14 @@ def run(
 def plan(job: JobArgument, overrides: SetOption = [], json: JsonOption = False) -> None:  # noqa: B006  # as above
     """What a run would find and do, and how long it would take. Loads no model, changes nothing."""
     with json_errors(json, {"job": str(job)}):
-        from bulkinfer.display import RunDisplay, print_labelled
+        from bulkinfer.display import RunDisplay, print_lines
         from bulkinfer.job import load_job
         from bulkinfer.plan_view import describe_plan
         from bulkinfer.runner import forecast_run, plan_run
 
         with RunDisplay() as display:
             found = forecast_run(plan_run(load_job(job, overrides)), display)
-    print_json(found) if json else print_labelled(describe_plan(found))
+    print_json(found) if json else print_lines(describe_plan(found), stream=sys.stdout)
 
 
 @app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")

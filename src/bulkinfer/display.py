@@ -89,7 +89,7 @@ class RunDisplay:
             case Progress():
                 self._show(render_progress(event, self._state), describe_progress(event, self._state))
             case Reading() | Counting():
-                self._show(Spinner("line", describe_planning(event)), describe_planning(event))
+                self._show(Spinner("line", event.describe()), event.describe())
             case RunEnded():
                 self._live.stop()
                 if not self._is_quiet:
@@ -145,24 +145,12 @@ def describe_progress(progress: Progress, state: str) -> str:
     return ", ".join(parts)
 
 
-def describe_planning(event: Reading | Counting) -> str:
-    """How far a plan is."""
-    if isinstance(event, Reading):
-        return f"reading the input: {event.num_read:,} rows, {100 * event.share_read:.0f} %"
-    return f"counting tokens: {event.num_counted:,} of a sample of {event.num_documents:,} documents"
-
-
 def render_summary(summary: Mapping[str, Any]) -> RenderableType:
     """What a run did, as a table; `summary` as `run --json` prints it."""
-    return render_labelled(_summary_lines(summary))
-
-
-def render_labelled(lines: Iterable[tuple[str, str, str]]) -> RenderableType:
-    """Label, text and style of each line, as a table without rules."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
-    for label, text, style in lines:
+    for label, text, style in _summary_lines(summary):
         table.add_row(label, Text(visible(text), style=style))
     return table
 
@@ -296,15 +284,6 @@ def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
     console = _open_console(stream or sys.stderr)
     for line in lines:
         console.print(Text(visible(line)), soft_wrap=True)
-
-
-def print_labelled(lines: Iterable[tuple[str, str, str]]) -> None:
-    """Label, text and style of each line, to stdout: wrapped to a terminal's width, whole lines without one."""
-    console = _open_console(sys.stdout)
-    if console.is_terminal:
-        console.print(render_labelled(lines))
-    else:
-        console.file.writelines(f"{label:<11} {visible(text)}\n" for label, text, _ in lines)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:

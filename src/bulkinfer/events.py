@@ -113,6 +113,10 @@ class Reading:
     share_read: float
     """Of the input's bytes, 0 to 1."""
 
+    def describe(self) -> str:
+        """One line for people."""
+        return f"reading the input: {self.num_read:,} rows, {100 * self.share_read:.0f} %"
+
 
 @dataclass(frozen=True, slots=True)
 class Counting:
@@ -120,6 +124,10 @@ class Counting:
 
     num_documents: int
     num_counted: int
+
+    def describe(self) -> str:
+        """One line for people."""
+        return f"counting tokens: {self.num_counted:,} of a sample of {self.num_documents:,} documents"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.engines.token_counter import choose_counter
 from bulkinfer.errors import JobError
 
-__all__ = ["choose_counter", "create_engine"]
+__all__ = ["EngineGroup", "choose_counter", "create_engine", "create_engines"]
 
 
 @dataclass(frozen=True, slots=True)

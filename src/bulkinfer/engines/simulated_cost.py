@@ -19,7 +19,7 @@ class SimulatedCost:
     """The longest answer begins last."""
 
 
-def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float) -> SimulatedCost:
+def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float, num_replicas: int = 1) -> SimulatedCost:
     """What these documents will cost. Raises JobError for wrong arguments.
 
     A step gives each of `max_concurrency` sequences a token, so list scheduling's bounds hold: at least the sum of the
@@ -32,6 +32,6 @@ def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float) -> Sim
     output_tokens = num_documents * answer_tokens
     prefill_s = prompt_tokens * arguments.seconds_per_prompt_token
     num_steps = output_tokens / spec.max_concurrency
-    low_s = prefill_s + num_steps * arguments.seconds_per_output_token
+    low_s = (prefill_s + num_steps * arguments.seconds_per_output_token) / num_replicas
     tail_s = spec.max_tokens * arguments.seconds_per_output_token if num_documents else 0.0
     return SimulatedCost(output_tokens, arguments.engine_start_s if num_documents else 0.0, low_s, low_s + tail_s)

@@ -55,7 +55,9 @@ def estimate_work(plan: RunPlan, work: Work, reader: Reader | RemoteReader | Non
         return Estimate(Basis.NOTHING_TO_DO, "there is nothing to ask the model", "", 0.0, 0.0, 0.0, 0.0)
     spec = plan.job.spec
     if spec.engine.kind == "simulated":
-        cost = cost_of(plan.engine_spec, work.num_documents, work.prompt_tokens)
+        replicas = spec.engine.replicas
+        num_replicas = replicas if isinstance(replicas, int) else 1  # `auto` is one of these
+        cost = cost_of(plan.engine_spec, work.num_documents, work.prompt_tokens, num_replicas)
         reason = "the cost model of the simulated engine"
         return Estimate(Basis.COST_MODEL, reason, "", cost.output_tokens, cost.low_s, cost.high_s, cost.start_s)
     runs: list[PastRun] = []
