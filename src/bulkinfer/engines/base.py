@@ -61,11 +61,29 @@ class EngineRequest:
     messages: tuple[Message, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request that is rendered and measured, in its engine's own form."""
+
+    document_hash: bytes
+    prompt: object
+    """Only the engine that made it knows what it is."""
+
+
 class StepEngine(Protocol):
-    """A loaded engine, driven one step at a time by a single thread."""
+    """A loaded engine, driven one step at a time by a single thread.
+
+    `prepare` alone may be called by a second thread, meanwhile: rendering and tokenizing must not hold up the steps.
+    """
 
     def add(self, request: EngineRequest) -> Rejection | None:
-        """Take one request into the engine, or say why not. Never raises for a fault of the request."""
+        """`prepare` and `admit` in one. Never raises for a fault of the request."""
+
+    def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+        """Render and measure one request, or say why not. Never raises for a fault of the request."""
+
+    def admit(self, prepared: Prepared) -> Rejection | None:
+        """Take a prepared request into the engine, or say why not. Never raises for a fault of the request."""
 
     def step(self) -> list[Completion | Rejection]:
         """Run one scheduler step; return what finished in it, in no particular order.

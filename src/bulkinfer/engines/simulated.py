@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NoReturn
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
 from bulkinfer.engines.clock import Clock
 from bulkinfer.engines.simulated_arguments import ENDING_KINDS, Fault, FaultKind, parse_simulated_arguments
 from bulkinfer.records import (
@@ -54,8 +54,8 @@ class _Sequence:
     document_hash: bytes
     prompt_tokens: int
     output_tokens: int
-    added_at_s: float
     fault: FaultKind | None
+    added_at_s: float = 0.0
     scheduled_at_s: float = 0.0
     first_token_at_s: float = 0.0
 
@@ -90,7 +90,12 @@ class SimulatedEngine:
         self._num_tokens_held = 0
 
     def add(self, request: EngineRequest) -> Rejection | None:
-        """Take one request, or say why not: too long for the context, or scripted."""
+        """Take one request, or say why not."""
+        prepared = self.prepare(request)
+        return prepared if isinstance(prepared, Rejection) else self.admit(prepared)
+
+    def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+        """Measure one request, or say why not: too long for the context, or scripted."""
         prompt_tokens = estimate_prompt_tokens(request.messages)
         rejection = reject_too_long(self._spec, request.document_hash, prompt_tokens)
         if rejection is not None:
@@ -99,7 +104,14 @@ class SimulatedEngine:
         if fault is FaultKind.REJECT:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "rejected by a scripted fault")
         output_tokens = self._decide_output_tokens(request.document_hash, fault)
-        self._waiting.append(_Sequence(request.document_hash, prompt_tokens, output_tokens, self._clock.now(), fault))
+        return Prepared(request.document_hash, _Sequence(request.document_hash, prompt_tokens, output_tokens, fault))
+
+    def admit(self, prepared: Prepared) -> Rejection | None:
+        """Take one request. It is never refused: `prepare` knows it all."""
+        sequence = prepared.prompt
+        assert isinstance(sequence, _Sequence)
+        sequence.added_at_s = self._clock.now()
+        self._waiting.append(sequence)
         return None
 
     def step(self) -> list[Completion | Rejection]:

@@ -24,7 +24,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
 from bulkinfer.engines.vllm_arguments import (
     check_sampling,
     check_vllm_arguments,
@@ -94,19 +94,34 @@ class VllmEngine:
 
     def add(self, request: EngineRequest) -> Rejection | None:
         """Render, measure and add one request, or say why not."""
+        prepared = self.prepare(request)
+        return prepared if isinstance(prepared, Rejection) else self.admit(prepared)
+
+    def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+        """Render and measure one request, or say why not.
+
+        May run in another thread than the steps: vLLM's renderer encodes with copies of the tokenizer, and the one that
+        turns tokens into text is not touched.
+        """
         rejection = self._reject_by_size(request)
         if rejection is not None:
             return rejection
-        request_id = request.document_hash.hex()
         try:
             prompt = self._render(request.messages)
-            rejection = reject_too_long(self._spec, request.document_hash, len(prompt["prompt_token_ids"]))
-            if rejection is None:
-                self._engine.add_request(request_id, prompt, self._sampling_params)
-                self._added_at_s[request_id] = time.monotonic()
         except _REQUEST_FAULTS as error:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
-        return rejection
+        rejection = reject_too_long(self._spec, request.document_hash, len(prompt["prompt_token_ids"]))
+        return Prepared(request.document_hash, prompt) if rejection is None else rejection
+
+    def admit(self, prepared: Prepared) -> Rejection | None:
+        """Give one rendered request to vLLM, or say why it refuses it."""
+        request_id = prepared.document_hash.hex()
+        try:
+            self._engine.add_request(request_id, prepared.prompt, self._sampling_params)
+        except _REQUEST_FAULTS as error:
+            return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
+        self._added_at_s[request_id] = time.monotonic()
+        return None
 
     def step(self) -> list[Completion | Rejection]:
         """One step of vLLM's scheduler. Raises whatever vLLM raises when it is broken."""

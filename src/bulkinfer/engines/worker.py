@@ -7,6 +7,7 @@ parent.
 
 import ctypes
 import faulthandler
+import gc
 import os
 import queue
 import signal
@@ -16,15 +17,16 @@ import threading
 import time
 import traceback
 from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import psutil
 
 from bulkinfer.bugs import told_without_text
-from bulkinfer.engines.base import EngineRequest, StepEngine
+from bulkinfer.engines.base import Prepared, StepEngine
 from bulkinfer.engines.clock import RealClock
 from bulkinfer.engines.frames import (
     Abort,
@@ -71,14 +73,44 @@ def main(arguments: list[str]) -> NoReturn:
     os._exit(exit_code)  # what libraries do at exit takes seconds and saves nothing
 
 
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A request that has come, and what becomes of it in the renderer's thread."""
+
+    document_hash: bytes
+    came_at_s: float
+    rendering: Future[Prepared | Rejection]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """Requests have come, in this order."""
+
+    arrivals: tuple[_Arrival, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rendered:
+    """One more request is rendered: wakes an engine that has nothing else to do."""
+
+
+_Frame = Start | Abort | Close | _Arrived | _Rendered
+_RENDERED = _Rendered()
+
+
 class _Worker:
-    """The loop between the socket and the engine."""
+    """The loop between the socket and the engine.
+
+    Three threads: one reads the socket, one renders what came, in its order, and this one steps the engine.
+    """
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._inbox: queue.SimpleQueue[ParentFrame] = queue.SimpleQueue()
-        self._pending: deque[tuple[EngineRequest, float]] = deque()
-        """Requests that wait here, and when they came."""
+        self._inbox: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
+        self._renderer = ThreadPoolExecutor(1, "renderer")
+        self._pending: deque[_Arrival] = deque()
+        """Requests that wait here, in the order in which they came."""
+        self._engine: StepEngine | None = None
         self._waited_s: dict[bytes, float] = {}
         """How long requests that are in the engine now had waited here: to the parent it is all one engine."""
         self._is_ready = False
@@ -96,7 +128,7 @@ class _Worker:
         step_timeout_s = start.spec.step_timeout_s
         threading.Thread(target=self._watch_steps, args=(step_timeout_s,), name="watch", daemon=True).start()
         try:
-            engine = _create_step_engine(start)
+            engine = self._engine = _create_step_engine(start)
             self._tell([engine.ready()])
             self._is_ready = True
             self._serve(engine)
@@ -113,9 +145,22 @@ class _Worker:
         try:
             stream = self._connection.makefile("rb")
             while (body := read_frame(stream)) is not None:
-                self._inbox.put(decode_parent_frame(body))
+                self._inbox.put(self._begin_rendering(decode_parent_frame(body)))
         finally:  # the parent is gone, or cannot be understood
             _end_group()
+
+    def _begin_rendering(self, frame: ParentFrame) -> _Frame:
+        if not isinstance(frame, Submit):
+            return frame
+        assert self._engine is not None  # the parent submits once it was told that the engine is ready
+        now_s = time.monotonic()
+        arrivals = tuple(
+            _Arrival(request.document_hash, now_s, self._renderer.submit(self._engine.prepare, request))
+            for request in frame.requests
+        )
+        for arrival in arrivals:
+            arrival.rendering.add_done_callback(lambda _: self._inbox.put(_RENDERED))
+        return _Arrived(arrivals)
 
     def _watch_steps(self, limit_s: float) -> None:
         """End this process when one step takes too long; the log then holds where every thread was.
@@ -143,26 +188,47 @@ class _Worker:
             self._tell(events)
 
     def _receive(self, engine: StepEngine) -> None:
-        """Take what has arrived; with nothing to do, wait for something, with a sign of life now and then."""
+        """Take what has arrived; with nothing to do, wait for something, with a sign of life now and then.
+
+        None while requests are being rendered, so that an engine whose renderer hangs falls silent.
+        """
+        self._accept_all(engine)
         wait_s = _SETTLE_S
-        while not self._pending and engine.num_unfinished() == 0 and not self._is_closing and self._inbox.empty():
-            with suppress(queue.Empty):
+        while self._has_to_wait(engine):
+            try:
                 self._accept(engine, self._inbox.get(timeout=wait_s))
-                break
-            if wait_s > _SETTLE_S or engine.stats().num_steps != self._num_steps_told:
-                self._tell([self._read_stats(engine)])
-            wait_s = _HEARTBEAT_EVERY_S
+            except queue.Empty:
+                if not self._pending and (wait_s > _SETTLE_S or engine.stats().num_steps != self._num_steps_told):
+                    self._tell([self._read_stats(engine)])
+                wait_s = _HEARTBEAT_EVERY_S
+        self._accept_all(engine)
+
+    def _has_to_wait(self, engine: StepEngine) -> bool:
+        """Whether nothing runs, and what would run next has not come or is not rendered.
+
+        All of it: a step with a few sequences takes nearly as long as one with many.
+        """
+        if self._is_closing or engine.num_unfinished() > 0:
+            return False
+        num_next = min(len(self._pending), _MAX_ADDS_PER_STEP)
+        return num_next == 0 or not self._pending[num_next - 1].rendering.done()
+
+    def _accept_all(self, engine: StepEngine) -> None:
         while not self._inbox.empty():
             self._accept(engine, self._inbox.get())
 
-    def _accept(self, engine: StepEngine, frame: ParentFrame) -> None:
+    def _accept(self, engine: StepEngine, frame: _Frame) -> None:
         match frame:
-            case Submit(requests):
-                now_s = time.monotonic()
-                self._pending.extend((request, now_s) for request in requests)
+            case _Arrived(arrivals):
+                self._pending.extend(arrivals)
+            case _Rendered():
+                pass
             case Abort(document_hashes):
                 dropped = set(document_hashes)
-                self._pending = deque(entry for entry in self._pending if entry[0].document_hash not in dropped)
+                for arrival in self._pending:
+                    if arrival.document_hash in dropped:
+                        arrival.rendering.cancel()
+                self._pending = deque(arrival for arrival in self._pending if arrival.document_hash not in dropped)
                 for document_hash in document_hashes:
                     self._waited_s.pop(document_hash, None)
                 engine.abort(document_hashes)
@@ -172,13 +238,17 @@ class _Worker:
                 raise AssertionError("a second start")
 
     def _add(self, engine: StepEngine) -> list[Rejection]:
+        """Give the engine what is rendered, up to the first that is not: the order is the parent's."""
         rejections = []
-        for _ in range(min(len(self._pending), _MAX_ADDS_PER_STEP)):
-            request, came_at_s = self._pending.popleft()
-            waited_s = time.monotonic() - came_at_s
-            rejection = engine.add(request)
+        for _ in range(_MAX_ADDS_PER_STEP):
+            if not self._pending or not self._pending[0].rendering.done():
+                break
+            arrival = self._pending.popleft()
+            waited_s = time.monotonic() - arrival.came_at_s
+            prepared = arrival.rendering.result()
+            rejection = prepared if isinstance(prepared, Rejection) else engine.admit(prepared)
             if rejection is None:
-                self._waited_s[request.document_hash] = waited_s
+                self._waited_s[arrival.document_hash] = waited_s
             else:
                 rejections.append(rejection)
         return rejections
@@ -241,10 +311,21 @@ def _create_step_engine(start: Start) -> StepEngine:
             clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
             return SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
         case "vllm":
-            from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
-
-            return VllmEngine(start.spec)
+            return _load_vllm(start)
     raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
+
+
+def _load_vllm(start: Start) -> StepEngine:
+    """Import vLLM and load the model, without the garbage collector: nothing of it is garbage, and going through the
+    millions of objects again and again is a third of the time that this takes."""
+    gc.disable()
+    from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
+
+    gc.freeze()  # vLLM collects several times while it loads
+    engine = VllmEngine(start.spec)
+    gc.freeze()
+    gc.enable()
+    return engine
 
 
 def _end_with_parent(parent_pid: int) -> None:

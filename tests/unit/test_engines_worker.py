@@ -1,0 +1,196 @@
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bulkinfer.engines import worker as worker_module
+from bulkinfer.engines.base import EngineRequest, Prepared
+from bulkinfer.engines.clock import VirtualClock
+from bulkinfer.engines.frames import Abort, Close, Events, Submit, decode_child_frame
+from bulkinfer.engines.simulated import SimulatedEngine
+from bulkinfer.engines.worker import _Worker
+from bulkinfer.framing import read_frame
+from bulkinfer.records import Completion, EngineEvent, Message, Rejection
+from tests.engine_support import simulated_spec, wait_until
+
+HELD = "held"
+LIMIT_S = 20
+
+
+class GatedEngine(SimulatedEngine):
+    """Renders what says HELD only once `gate` is open, and remembers what was admitted."""
+
+    def __init__(self, *, max_concurrency: int = 4) -> None:
+        super().__init__(simulated_spec(max_concurrency=max_concurrency), VirtualClock())
+        self.gate = threading.Event()
+        self.step_gate = threading.Event()
+        self.step_gate.set()
+        self.admitted: list[bytes] = []
+        self.num_begun = 0
+
+    def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+        self.num_begun += 1
+        if request.messages[0].content == HELD:
+            assert self.gate.wait(LIMIT_S)
+        return super().prepare(request)
+
+    def step(self) -> list[Completion | Rejection]:
+        assert self.step_gate.wait(LIMIT_S)
+        return super().step()
+
+    def admit(self, prepared: Prepared) -> Rejection | None:
+        self.admitted.append(prepared.document_hash)
+        return super().admit(prepared)
+
+
+class Parent:
+    """The other side of a worker's socket."""
+
+    def __init__(self, worker: _Worker, connection: socket.socket) -> None:
+        self.worker = worker
+        connection.settimeout(LIMIT_S)
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+
+    def say(self, *frames: Submit | Abort | Close) -> None:
+        for frame in frames:
+            self.worker._inbox.put(self.worker._begin_rendering(frame))
+
+    def hear(self) -> tuple[EngineEvent, ...]:
+        body = read_frame(self._stream)
+        assert body is not None
+        frame = decode_child_frame(body)
+        assert isinstance(frame, Events)
+        return frame.events
+
+    def hear_outcomes(self, count: int) -> list[Completion | Rejection]:
+        outcomes: list[Completion | Rejection] = []
+        while len(outcomes) < count:
+            outcomes += [event for event in self.hear() if isinstance(event, Completion | Rejection)]
+        return outcomes
+
+    def is_silent_for(self, seconds: float) -> bool:
+        self._connection.settimeout(seconds)
+        try:
+            self.hear()
+        except TimeoutError:
+            return True
+        return False
+
+
+@contextmanager
+def serving(engine: GatedEngine) -> Iterator[Parent]:
+    """A worker that serves this engine in a thread."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = _Worker(theirs)
+        worker._engine = engine
+        thread = threading.Thread(target=worker._serve, args=(engine,))
+        thread.start()
+        parent = Parent(worker, ours)
+        try:
+            yield parent
+        finally:
+            engine.gate.set()
+            parent.say(Close())
+            thread.join(LIMIT_S)
+            worker._renderer.shutdown()
+        assert not thread.is_alive()
+
+
+def request(number: int, content: str = "text") -> EngineRequest:
+    return EngineRequest(bytes([number]) * 16, (Message("user", content),))
+
+
+def hashes(*numbers: int) -> list[bytes]:
+    return [bytes([number]) * 16 for number in numbers]
+
+
+def test_requests_enter_the_engine_in_the_order_in_which_they_came() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(3, HELD), request(1))), Submit((request(2),)), Submit((request(9), request(4))))
+        engine.gate.set()
+        parent.hear_outcomes(5)
+    assert engine.admitted == hashes(3, 1, 2, 9, 4)
+
+
+def test_requests_are_rendered_during_a_step_and_steps_go_on_meanwhile() -> None:
+    engine = GatedEngine()
+    engine.step_gate.clear()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1),)))
+        wait_until(lambda: len(engine.admitted) == 1, LIMIT_S)
+        parent.say(Submit((request(2, HELD), request(3))))
+        wait_until(lambda: engine.num_begun == 2, LIMIT_S)  # the step is still under way
+        engine.step_gate.set()
+        (outcome,) = parent.hear_outcomes(1)  # the renderer is held
+        assert outcome.document_hash == bytes([1]) * 16
+        assert engine.admitted == hashes(1)
+
+
+def test_an_engine_with_nothing_to_run_waits_until_all_that_came_is_rendered() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1), request(2, HELD))))
+        wait_until(lambda: engine.num_begun == 2, LIMIT_S)
+        assert engine.admitted == []
+        engine.gate.set()
+        parent.hear_outcomes(2)
+        assert engine.stats().num_steps == 3  # 2 and 3 output tokens, side by side
+
+
+def test_a_request_that_is_dropped_before_it_is_rendered_never_enters_and_may_come_again() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1, HELD), request(2), request(3))))
+        wait_until(lambda: engine.num_begun == 1, LIMIT_S)
+        parent.say(Abort(tuple(hashes(1, 2))), Submit((request(2),)))
+        engine.gate.set()
+        outcomes = parent.hear_outcomes(2)
+    assert sorted(outcome.document_hash for outcome in outcomes) == hashes(2, 3)
+    assert engine.admitted == hashes(3, 2)
+
+
+def test_the_time_that_a_request_waited_to_be_rendered_counts() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        began_s = time.monotonic()
+        parent.say(Submit((request(1, HELD),)))
+        came_s = time.monotonic()
+        wait_until(lambda: time.monotonic() > came_s + 0.05, LIMIT_S)
+        engine.gate.set()
+        (outcome,) = parent.hear_outcomes(1)
+        most_s = time.monotonic() - began_s
+    assert isinstance(outcome, Completion)
+    assert 0.05 <= outcome.queue_s == outcome.first_token_s == outcome.total_s <= most_s
+
+
+def test_an_engine_whose_renderer_hangs_gives_no_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "_SETTLE_S", 0.005)
+    monkeypatch.setattr(worker_module, "_HEARTBEAT_EVERY_S", 0.01)
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        assert not parent.is_silent_for(LIMIT_S)  # at rest it does
+        parent.say(Submit((request(1, HELD),)))
+        wait_until(lambda: len(parent.worker._pending) == 1, LIMIT_S)
+        while not parent.is_silent_for(0.3):  # what was under way
+            pass
+
+
+def test_what_the_renderer_raises_ends_the_engine() -> None:
+    class Broken(GatedEngine):
+        def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+            raise RuntimeError
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = _Worker(theirs)
+        worker._engine = engine = Broken()
+        worker._inbox.put(worker._begin_rendering(Submit((request(1),))))
+        with pytest.raises(RuntimeError):
+            worker._serve(engine)
+        worker._renderer.shutdown()
