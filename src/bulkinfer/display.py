@@ -213,7 +213,7 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         (
             f"{engine['peak_active']} of {engine['max_concurrency']} sequences, "
             f"KV cache {100 * engine['kv_cache_usage_peak']:.0f} %, "
-            f"{engine['preemptions']} preemptions, {engine['restarts']} restarts"
+            f"{engine['preemptions']} preemptions, {engine['restarts']} restarts{_fullness(engine)}"
         ),
         "",
     )
@@ -253,7 +253,7 @@ def describe_running(status: Mapping[str, Any]) -> list[str]:
             f"  {documents['read']:,} rows read{'' if documents['is_read_to_end'] else ', more to come'}",
             f"  {documents['queued']:,} queued, {documents['in_flight']:,} in flight, {engine['active']} active"
             + (f" in {len(engine['replicas'])} engines" if "replicas" in engine else ""),
-            f"  KV cache {100 * engine['kv_cache_usage']:.0f} %, {engine['restarts']} restarts",
+            f"  KV cache {100 * engine['kv_cache_usage']:.0f} %, {engine['restarts']} restarts{_fullness(engine)}",
             f"  {format_s(status['elapsed_s'])} so far; last commit {status.get('updated_at', '')}",
         ]
     return lines
@@ -365,6 +365,10 @@ def _describe_engine(progress: Progress) -> str:
     cache = f"KV cache {100 * progress.kv_cache_usage:.0f} %"
     several = f"{progress.num_replicas_ready} of {progress.num_replicas} ready, " if progress.num_replicas > 1 else ""
     return f"{several}{progress.num_active} active, {progress.num_queued:,} queued, {cache}"
+
+
+def _fullness(engine: Mapping[str, Any]) -> str:
+    return "" if (share := engine.get("full_step_share")) is None else f", {100 * share:.0f} % of steps full"
 
 
 def _describe_memory(progress: Progress) -> str:

@@ -159,6 +159,13 @@ class EngineStats:
     """Peak resident memory of the engine's process and its children, now."""
     num_prompt_tokens: int = 0
     """Of the prompts whose first token is out; those from the prefix cache count too."""
+    num_full_steps: int = 0
+    """Steps with as many sequences as there are slots, or with requests that had to wait."""
+    num_fed_steps: int = 0
+    """Steps up to the last full one or to the last request that came, whichever was later. After them comes the tail,
+    in which no step can be full."""
+    idle_s: float = 0.0
+    """How long the engine had nothing to do before more came."""
 
 
 EngineEvent = EngineReady | EngineStats | Completion | Rejection

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import Engine
 from bulkinfer.engines.child import ChildEngine
 from bulkinfer.errors import EngineDied, EngineError, JobError
-from bulkinfer.records import Completion, EngineStats, FailureCode, JsonValue, Message, Rejection
+from bulkinfer.records import Completion, EngineEvent, EngineStats, FailureCode, JsonValue, Message, Rejection
 from tests.engine_support import (
     FREE,
     collect_outcomes,
@@ -138,6 +139,25 @@ def test_the_last_reading_shows_an_engine_at_rest(engine: Engine) -> None:
     assert readings[-1].num_steps > 0
     assert readings[-1].num_output_tokens > 0
     engine.poll(0.1)
+
+
+def test_the_counts_of_steps_come_with_the_last_outcome(engine: Engine) -> None:
+    before = read_steps(engine, ["steps before"])
+    after = read_steps(engine, [f"steps {number}" for number in range(12)])  # 4 slots
+    assert 0 < after.num_full_steps - before.num_full_steps <= after.num_steps - before.num_steps
+    assert after.num_full_steps <= after.num_fed_steps <= after.num_steps
+    assert after.idle_s >= before.idle_s >= 0
+
+
+def read_steps(engine: Engine, names: list[str]) -> EngineStats:
+    """Run requests; the reading that came with the last outcome."""
+    engine.submit([make_request(name) for name in names])
+    events: list[EngineEvent] = []
+    until_s = time.monotonic() + 60
+    while len(select_outcomes(events)) < len(names):
+        assert time.monotonic() < until_s
+        events += engine.poll(0.5)
+    return [event for event in events if isinstance(event, EngineStats)][-1]
 
 
 def test_the_clock_moves_forward(engine: Engine) -> None:

@@ -2,7 +2,8 @@
 
 import gzip
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
 from bulkinfer.events import EngineRestarting, EngineStarting, Progress, Warned
-from bulkinfer.records import Only, Rejection
+from bulkinfer.records import Completion, Only, Rejection
 from bulkinfer.runner import RunOptions, RunReport
+from bulkinfer.shards import Shard, prepare_next
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder, make_documents
 
@@ -553,3 +555,31 @@ def test_a_run_that_can_have_no_socket_says_so_and_goes_on(folder: JobFolder) ->
     [warning] = [event.message for event in folder.events if isinstance(event, Warned)]
     assert "out.duckdb.sock: no socket can be made" in warning
     assert "work after the run" in warning
+
+
+def test_shards_join_without_a_dip(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    shards: list[Future[Shard | None]] = []
+
+    def prepare(iterator: Iterator[Shard]) -> Future[Shard | None]:
+        shards.append(prepare_next(iterator))
+        return shards[-1]
+
+    class Patient(SimulatedEngine):
+        """Takes no step before the next shard is there: no model is quicker than the planner."""
+
+        def step(self) -> list[Completion | Rejection]:
+            shards[-1].result(timeout=30)
+            return super().step()
+
+    monkeypatch.setattr("bulkinfer.runner.loop.MAX_SHARD_DOCUMENTS", 10)
+    monkeypatch.setattr("bulkinfer.runner.loop.prepare_next", prepare)
+    monkeypatch.setattr("bulkinfer.engines.SimulatedEngine", Patient)
+    folder.write_documents(make_documents(400))
+    report = folder.run(engine={"simulated": {"clock": "virtual", "seconds_per_output_token": 0.001}})
+    assert documents_of(report)["succeeded"] == 400
+    assert len(shards) > 40
+    engine = report.summary["engine"]
+    assert isinstance(engine, dict)
+    assert engine["full_step_share"] == 1.0
+    assert 0 < engine["full_steps"] < engine["steps"]  # the tail
+    assert engine["idle_s"] == 0.0

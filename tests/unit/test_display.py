@@ -681,3 +681,11 @@ def test_on_a_terminal_a_plan_shows_it_in_place() -> None:
     shown = show([Reading(1_000, 0.25), Counting(100, 50)], stream=Terminal())
     assert "reading the input: 1,000 rows, 25 %" in shown
     assert "counting tokens: 50 of a sample of 100 documents" in shown
+
+
+def test_the_share_of_full_steps_is_told_where_there_is_one() -> None:
+    engine = SUMMARY["engine"] | {"full_step_share": 0.9876}
+    text = " ".join(render(render_summary(SUMMARY | {"engine": engine})).split())
+    assert "7 preemptions, 2 restarts, 99 % of steps full" in text
+    lines = describe_running(RUNNING | {"engine": RUNNING["engine"] | {"full_step_share": 0.5}})
+    assert lines[4].endswith("2 restarts, 50 % of steps full")

@@ -11,7 +11,7 @@ from bulkinfer.engines.clock import VirtualClock
 from bulkinfer.engines.local import LocalEngine
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineDied, EngineError
-from bulkinfer.records import Completion, EngineReady, EngineStats, JsonValue, Rejection
+from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, JsonValue, Rejection
 from tests.engine_support import FREE, make_request, select_outcomes, simulated_spec, start_and_wait
 
 
@@ -135,3 +135,18 @@ def test_a_request_reaches_the_step_engine_as_it_was_given() -> None:
     request = make_request("a", "content")
     engine.submit([request])
     assert seen == [EngineRequest(request.document_hash, request.messages)]
+
+
+def test_the_time_without_work_before_more_comes_is_idle_time() -> None:
+    clock = VirtualClock()
+    engine = LocalEngine(lambda: SimulatedEngine(simulated_spec(), clock), clock=clock)
+    start_and_wait(engine)
+    events: list[EngineEvent] = []
+    for idle_s in (2.0, 3.0):
+        clock.sleep(idle_s)
+        engine.submit([make_request(str(idle_s))])
+        events += engine.poll(1.0)
+    clock.sleep(4.0)  # nothing came after it: the end is not idle time
+    events += engine.poll(0.0)
+    assert len(select_outcomes(events)) == 2
+    assert [event.idle_s for event in events if isinstance(event, EngineStats)][-1] == 5.0

@@ -230,3 +230,32 @@ def test_ready_tells_the_cost_model() -> None:
     ready = SimulatedEngine(simulated_spec(seconds_per_output_token=0.25), VirtualClock()).ready()
     assert ready.num_kv_cache_tokens == 4 * 512
     assert ready.settings["seconds_per_output_token"] == 0.25
+
+
+def test_full_steps_are_counted_up_to_the_tail() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=2, seconds_per_output_token=1), VirtualClock())
+    for number in (3, 5, 1):  # 4, 6 and 2 output tokens
+        engine.add(request(bytes([number]) * 16))
+    while engine.num_unfinished():
+        engine.step()
+    stats = engine.stats()  # 4 steps of two, then 2 of two again: the third enters as the first ends
+    assert (stats.num_steps, stats.num_full_steps, stats.num_fed_steps) == (6, 6, 6)
+    engine.add(request(bytes([7]) * 16))  # 8 tokens, alone
+    while engine.num_unfinished():
+        engine.step()
+    stats = engine.stats()
+    assert (stats.num_steps, stats.num_full_steps, stats.num_fed_steps) == (14, 6, 6)
+    engine.add(request(bytes([7]) * 16))  # so the eight steps before it might have been full
+    stats = engine.stats()
+    assert (stats.num_full_steps, stats.num_fed_steps) == (6, 14)
+
+
+def test_an_engine_that_never_has_enough_has_no_full_steps() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=4), VirtualClock())
+    for number in range(3):
+        engine.add(request(bytes([number]) * 16))
+    while engine.num_unfinished():
+        engine.step()
+    stats = engine.stats()
+    assert (stats.num_full_steps, stats.num_fed_steps) == (0, 0)
+    assert stats.num_steps > 0

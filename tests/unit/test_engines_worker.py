@@ -13,7 +13,7 @@ from bulkinfer.engines.frames import Abort, Close, Events, Submit, decode_child_
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.worker import _Worker
 from bulkinfer.framing import read_frame
-from bulkinfer.records import Completion, EngineEvent, Message, Rejection
+from bulkinfer.records import Completion, EngineEvent, EngineStats, Message, Rejection
 from tests.engine_support import simulated_spec, wait_until
 
 HELD = "held"
@@ -71,6 +71,12 @@ class Parent:
         while len(outcomes) < count:
             outcomes += [event for event in self.hear() if isinstance(event, Completion | Rejection)]
         return outcomes
+
+    def hear_stats(self) -> EngineStats:
+        while True:
+            for event in self.hear():
+                if isinstance(event, EngineStats):
+                    return event
 
     def is_silent_for(self, seconds: float) -> bool:
         self._connection.settimeout(seconds)
@@ -194,3 +200,17 @@ def test_what_the_renderer_raises_ends_the_engine() -> None:
         with pytest.raises(RuntimeError):
             worker._serve(engine)
         worker._renderer.shutdown()
+
+
+def test_the_time_without_work_before_more_comes_is_idle_time() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1),)))
+        parent.hear_outcomes(1)
+        finished_s = time.monotonic()
+        assert parent.hear_stats().idle_s == 0.0
+        wait_until(lambda: time.monotonic() > finished_s + 0.05, LIMIT_S)
+        parent.say(Submit((request(2),)))
+        most_s = time.monotonic() - finished_s + LIMIT_S
+        parent.hear_outcomes(1)
+        assert 0.05 <= parent.hear_stats().idle_s < most_s

@@ -379,6 +379,10 @@ def test_the_summary_of_a_run(clock: Clock) -> None:
             "prefix_cache_hit_rate": 0.3333,
             "restarts": 0,
             "is_used": True,
+            "steps": 9,
+            "full_steps": 0,
+            "full_step_share": None,
+            "idle_s": 0.0,
         },
     }
     assert memory["engine"] == 5_000
@@ -447,7 +451,8 @@ def test_loading_twice_takes_the_time_of_both() -> None:
 def test_the_status_of_a_live_run(clock: Clock) -> None:
     ledger = ledger_of(10, num_bad=2, num_skipped=8)
     before = ledger.describe(num_queued=0, num_in_flight=0)
-    assert before["engine"] == {"active": 0, "kv_cache_usage": 0.0, "preemptions": 0, "restarts": 0}
+    no_steps = {"steps": 0, "full_steps": 0, "full_step_share": None, "idle_s": 0.0}
+    assert before["engine"] == {"active": 0, "kv_cache_usage": 0.0, "preemptions": 0, "restarts": 0, **no_steps}
     ledger.note_stats(replace(STATS, kv_cache_usage=0.123456))
     complete(ledger, 1)
     clock.now_s += 1.5
@@ -465,7 +470,7 @@ def test_the_status_of_a_live_run(clock: Clock) -> None:
             "in_flight": 4,
         },
         "tokens": {"prompt": 30, "cached": 10, "output": 5},
-        "engine": {"active": 3, "kv_cache_usage": 0.1235, "preemptions": 2, "restarts": 0},
+        "engine": {"active": 3, "kv_cache_usage": 0.1235, "preemptions": 2, "restarts": 0, **no_steps, "steps": 9},
     }
 
 
@@ -473,3 +478,16 @@ def test_peak_memory_is_what_the_kernel_says() -> None:
     resident_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     assert peak_memory_bytes() >= resident_pages * 4096 * 0.9
     assert peak_memory_bytes() < 64 * 1024**3
+
+
+def test_steps_and_idle_time_go_on_over_a_restart() -> None:
+    ledger = ledger_of(10)
+    ledger.note_stats(replace(STATS, num_steps=50, num_full_steps=40, num_fed_steps=48, idle_s=0.5))
+    ledger.note_stats(replace(STATS, num_steps=100, num_full_steps=90, num_fed_steps=96, idle_s=0.75))
+    ledger.note_death()
+    assert ledger.steps.num_steps == 100
+    ledger.note_stats(replace(STATS, num_steps=10, num_full_steps=2, num_fed_steps=4, idle_s=0.125))
+    found = ledger.describe(num_queued=0, num_in_flight=0)["engine"]
+    assert isinstance(found, dict)
+    told = {name: found[name] for name in ("steps", "full_steps", "full_step_share", "idle_s")}
+    assert told == {"steps": 110, "full_steps": 92, "full_step_share": 0.92, "idle_s": 0.875}

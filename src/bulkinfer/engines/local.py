@@ -1,6 +1,7 @@
 """An `Engine` that runs its `StepEngine` in the caller's own thread: no process to supervise, and none to lose."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from bulkinfer.engines.base import EngineRequest, StepEngine
 from bulkinfer.engines.bell import Ringer
@@ -37,6 +38,8 @@ class LocalEngine:
         self._events: list[EngineEvent] = []
         self._stats_at_s = 0.0
         self._num_steps_told = 0
+        self._idle_since_s: float | None = None
+        self._idle_s = 0.0
 
     def start(self) -> None:
         """Begin a new life. `poll` returns an EngineReady once `start_s` has passed."""
@@ -50,6 +53,9 @@ class LocalEngine:
             raise EngineDied("the engine is not running")
         if self._step_engine.num_unfinished() == 0:
             self._wake()
+        if requests and self._idle_since_s is not None:
+            self._idle_s += self._clock.now() - self._idle_since_s
+            self._idle_since_s = None
         for request in requests:
             rejection = self._step_engine.add(EngineRequest(request.document_hash, request.messages))
             if rejection is not None:
@@ -84,6 +90,8 @@ class LocalEngine:
         self._events = []
         self._stats_at_s = 0.0
         self._num_steps_told = 0
+        self._idle_since_s = None
+        self._idle_s = 0.0
 
     def _poll(self, started_at_s: float, timeout_s: float) -> list[EngineEvent]:
         if self._step_engine is None:
@@ -114,7 +122,7 @@ class LocalEngine:
         if self._clock.now() < ready_at_s:
             return []
         self._step_engine = self._create_step_engine()
-        self._stats_at_s = self._clock.now()
+        self._stats_at_s = self._idle_since_s = self._clock.now()
         ready = self._step_engine.ready()
         return [EngineReady(self._start_s, ready.num_kv_cache_tokens, ready.settings)]
 
@@ -125,17 +133,21 @@ class LocalEngine:
         while not self._events and step_engine.num_unfinished() > 0:
             self._events.extend(self._step(step_engine))
             now_s = self._clock.now()
-            if now_s - self._stats_at_s >= _STATS_EVERY_S:
+            # At rest: the run may end with these outcomes, and its counts are to be complete.
+            if step_engine.num_unfinished() == 0 or now_s - self._stats_at_s >= _STATS_EVERY_S:
                 self._tell_stats(step_engine)
             if now_s >= until_s:
                 return
 
     def _step(self, step_engine: StepEngine) -> Sequence[EngineEvent]:
         try:
-            return step_engine.step()
+            outcomes = step_engine.step()
         except RuntimeError as error:
             self.close()
             raise EngineDied(f"the engine raised {type(error).__name__}") from error
+        if step_engine.num_unfinished() == 0:
+            self._idle_since_s = self._clock.now()
+        return outcomes
 
     def _tell_idle_stats(self, step_engine: StepEngine) -> None:
         """The last reading before a pause, so that the counters of a short run are complete."""
@@ -143,7 +155,7 @@ class LocalEngine:
             self._tell_stats(step_engine)
 
     def _tell_stats(self, step_engine: StepEngine) -> None:
-        stats = step_engine.stats()
+        stats = replace(step_engine.stats(), idle_s=self._idle_s)
         self._events.append(stats)
         self._stats_at_s = self._clock.now()
         self._num_steps_told = stats.num_steps

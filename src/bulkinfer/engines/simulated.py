@@ -85,6 +85,8 @@ class SimulatedEngine:
         """A heap: the step in which a sequence finishes, the order of entry, the sequence."""
         self._num_entered = 0
         self._num_steps = 0
+        self._num_full_steps = 0
+        self._num_fed_steps = 0
         self._num_output_tokens = 0
         self._num_prompt_tokens = 0
         self._num_tokens_held = 0
@@ -112,6 +114,7 @@ class SimulatedEngine:
         assert isinstance(sequence, _Sequence)
         sequence.added_at_s = self._clock.now()
         self._waiting.append(sequence)
+        self._num_fed_steps = self._num_steps
         return None
 
     def step(self) -> list[Completion | Rejection]:
@@ -147,6 +150,8 @@ class SimulatedEngine:
             num_output_tokens=self._num_output_tokens,
             memory_bytes=0,
             num_prompt_tokens=self._num_prompt_tokens,
+            num_full_steps=self._num_full_steps,
+            num_fed_steps=self._num_fed_steps,
         )
 
     def ready(self) -> EngineReady:
@@ -177,6 +182,9 @@ class SimulatedEngine:
             sequence.first_token_at_s = now_s + prefill_s + step_s
         self._spend(prefill_s + num_steps * step_s)
         self._num_steps += num_steps
+        if len(self._running) == self._spec.max_concurrency:
+            self._num_full_steps += num_steps
+            self._num_fed_steps = self._num_steps
         self._num_output_tokens += num_steps * len(self._running)
         self._num_prompt_tokens += num_prompt_tokens
         return self._collect_finished()

@@ -84,6 +84,8 @@ class VllmEngine:
         )
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, spec.max_context_tokens)
         self._added_at_s: dict[str, float] = {}
+        self._num_full_steps = 0
+        self._num_fed_steps = 0
         if _has_engine_process():
             threading.Thread(target=_watch_engine_process, args=(self._engine.engine_core,), daemon=True).start()
 
@@ -121,16 +123,22 @@ class VllmEngine:
         except _REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         self._added_at_s[request_id] = time.monotonic()
+        self._num_fed_steps = self._recorder.num_steps
         return None
 
     def step(self) -> list[Completion | Rejection]:
         """One step of vLLM's scheduler. Raises whatever vLLM raises when it is broken."""
         num_recorded = self._recorder.num_steps
+        num_requests = len(self._added_at_s)
         start_s = time.monotonic()
         outputs = self._engine.step()
         if self._recorder.num_steps == num_recorded and time.monotonic() - start_s > _WORKING_STEP_S:
             # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
             self._recorder.num_steps += 1
+        # What vLLM tells after the step lacks the sequences that finished in it.
+        if num_requests >= self._spec.max_concurrency or self._recorder.num_waiting > 0:
+            self._num_full_steps += self._recorder.num_steps - num_recorded
+            self._num_fed_steps = self._recorder.num_steps
         return [self._finish(output) for output in outputs if output.finished]
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
@@ -155,6 +163,8 @@ class VllmEngine:
             num_output_tokens=self._recorder.num_output_tokens,
             memory_bytes=0,
             num_prompt_tokens=self._recorder.num_prompt_tokens,
+            num_full_steps=self._num_full_steps,
+            num_fed_steps=self._num_fed_steps,
         )
 
     def ready(self) -> EngineReady:

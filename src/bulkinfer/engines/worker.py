@@ -5,7 +5,6 @@ It loads a `StepEngine` and runs it for the parent behind socket FD. It owns not
 parent.
 """
 
-import ctypes
 import faulthandler
 import gc
 import os
@@ -18,12 +17,9 @@ import time
 import traceback
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
-
-import psutil
 
 from bulkinfer.bugs import told_without_text
 from bulkinfer.engines.base import Prepared, StepEngine
@@ -40,13 +36,13 @@ from bulkinfer.engines.frames import (
     decode_parent_frame,
     encode_child_frame,
 )
+from bulkinfer.engines.own_process import end_group, end_with_parent, has_child_processes, read_memory_bytes
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
 from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import Completion, EngineEvent, EngineStats, Rejection
 
-_PR_SET_PDEATHSIG = 1
 _MAX_ADDS_PER_STEP = 64  # so that a refill does not stall the sequences that run
 _STATS_EVERY_S = 0.5
 _SETTLE_S = 0.05  # idle this long: the last reading is final
@@ -58,12 +54,12 @@ _MAX_MESSAGE_CHARS = 1000
 def main(arguments: list[str]) -> NoReturn:
     """Serve the parent until it says so, is gone, or the engine fails. Exit code 0, or 3 if the engine failed."""
     descriptor, parent_pid, *cores = (int(argument) for argument in arguments)
-    _end_with_parent(parent_pid)
+    end_with_parent(parent_pid)
     if cores:  # before there is a second thread: each has a choice of its own
         os.sched_setaffinity(0, cores)
     # The parent decides what Ctrl-C means, and a service manager's SIGTERM to all: the engine is needed for the drain.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if not _has_child_processes():
+    if not has_child_processes():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - positional only
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print
@@ -118,6 +114,8 @@ class _Worker:
         self._stats_at_s = 0.0
         self._num_steps_told = 0
         self._memory_bytes = 0
+        self._idle_since_s: float | None = None
+        self._idle_s = 0.0
         self._step_began_s: float | None = None
 
     def run(self) -> int:
@@ -131,6 +129,7 @@ class _Worker:
             engine = self._engine = _create_step_engine(start)
             self._tell([engine.ready()])
             self._is_ready = True
+            self._idle_since_s = time.monotonic()
             self._serve(engine)
         except JobError as error:
             self._send(ChildFailure(is_job_error=True, message=str(error)))
@@ -147,7 +146,7 @@ class _Worker:
             while (body := read_frame(stream)) is not None:
                 self._inbox.put(self._begin_rendering(decode_parent_frame(body)))
         finally:  # the parent is gone, or cannot be understood
-            _end_group()
+            end_group()
 
     def _begin_rendering(self, frame: ParentFrame) -> _Frame:
         if not isinstance(frame, Submit):
@@ -177,7 +176,7 @@ class _Worker:
                         ChildFailure(is_job_error=False, message=f"one engine step took more than {limit_s:g} s")
                     )
                 finally:
-                    _end_group()
+                    end_group()
 
     def _serve(self, engine: StepEngine) -> None:
         while not self._is_closing:
@@ -221,6 +220,7 @@ class _Worker:
         match frame:
             case _Arrived(arrivals):
                 self._pending.extend(arrivals)
+                self._count_idleness(arrivals)
             case _Rendered():
                 pass
             case Abort(document_hashes):
@@ -262,12 +262,21 @@ class _Worker:
         self._step_began_s = time.monotonic()
         outcomes = engine.step()
         self._step_began_s = None
+        is_at_rest = engine.num_unfinished() == 0 and not self._pending
+        if is_at_rest:
+            self._idle_since_s = time.monotonic()
         events: list[EngineEvent] = [self._count_wait(outcome) for outcome in outcomes]
         if not events and engine.stats().num_steps == num_steps:
             time.sleep(_NAP_S)
-        elif time.monotonic() - self._stats_at_s >= _STATS_EVERY_S:
+        elif is_at_rest or time.monotonic() - self._stats_at_s >= _STATS_EVERY_S:
+            # At rest: the parent may end the run with these outcomes, and its counts are to be complete.
             events.append(self._read_stats(engine))
         return events
+
+    def _count_idleness(self, arrivals: tuple[_Arrival, ...]) -> None:
+        if self._idle_since_s is not None and arrivals:
+            self._idle_s += max(0.0, arrivals[0].came_at_s - self._idle_since_s)
+            self._idle_since_s = None
 
     def _count_wait(self, outcome: Completion | Rejection) -> Completion | Rejection:
         waited_s = self._waited_s.pop(outcome.document_hash)
@@ -284,8 +293,8 @@ class _Worker:
         stats = engine.stats()
         self._stats_at_s = time.monotonic()
         self._num_steps_told = stats.num_steps
-        self._memory_bytes = max(self._memory_bytes, _read_memory_bytes())
-        return replace(stats, memory_bytes=self._memory_bytes)
+        self._memory_bytes = max(self._memory_bytes, read_memory_bytes())
+        return replace(stats, memory_bytes=self._memory_bytes, idle_s=self._idle_s)
 
     def _tell(self, events: list[EngineEvent]) -> None:
         if events:
@@ -326,50 +335,6 @@ def _load_vllm(start: Start) -> StepEngine:
     gc.freeze()
     gc.enable()
     return engine
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    """Have the kernel end this process when its parent ends, and end now if it has ended already.
-
-    Where vLLM has processes of its own they must end too, so there it is a signal that this process handles.
-    """
-    death_signal = signal.SIGKILL
-    if _has_child_processes():
-        death_signal = signal.SIGTERM
-        signal.signal(signal.SIGTERM, lambda *_: _end_group())
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
-    if os.getppid() != parent_pid:
-        os._exit(1)
-
-
-def _end_group() -> NoReturn:
-    """End this process and all that it started. The parent made it the leader of a group of its own."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(1)
-
-
-def _read_memory_bytes() -> int:
-    """Peak resident memory of this process, and what its children have now.
-
-    From /proc, because getrusage also counts what the parent had before it exec'd this process.
-    """
-    own_kib = next(
-        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
-    )
-    return own_kib * 1024 + (_read_children_bytes() if _has_child_processes() else 0)
-
-
-def _read_children_bytes() -> int:
-    num_bytes = 0
-    for child in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            num_bytes += child.memory_info().rss
-    return num_bytes
-
-
-def _has_child_processes() -> bool:
-    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "1"
 
 
 if __name__ == "__main__":

@@ -305,6 +305,7 @@ class Ledger(EngineCounts):
                 "preemptions": self.num_preemptions,
                 "restarts": self.num_restarts,
                 **self.describe_replicas(),
+                **self.steps.describe(),
             },
         }
 
@@ -319,6 +320,7 @@ class Ledger(EngineCounts):
             "restarts": self.num_restarts,
             "is_used": self.first_submit_s is not None,
             **self.describe_replicas(),
+            **self.steps.describe(),
         }
 
 

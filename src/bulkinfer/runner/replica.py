@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 from bulkinfer.records import Completion, EngineReady, EngineStats, JsonValue
+from bulkinfer.runner.steps import NO_STEPS, StepCounts
 
 
 @dataclass(slots=True)
@@ -22,6 +23,7 @@ class ReplicaCounts:
     peak_memory_bytes: int = 0
     stats: EngineStats | None = None
     """The last reading of the engine that lives now."""
+    _steps_before: StepCounts = NO_STEPS
     _preemptions_before: int = 0
     _prompt_tokens_before: int = 0
     _output_tokens_before: int = 0
@@ -36,9 +38,14 @@ class ReplicaCounts:
         """In all its lives."""
         return self._preemptions_before + (self.stats.num_preemptions if self.stats else 0)
 
+    @property
+    def steps(self) -> StepCounts:
+        """In all its lives."""
+        return self._steps_before.plus(self.stats) if self.stats else self._steps_before
+
     def note_death(self) -> None:
         """The engine died; the next one counts from zero."""
-        self._preemptions_before = self.num_preemptions
+        self._preemptions_before, self._steps_before = self.num_preemptions, self.steps
         # What ran in the dead engine is lost, and computed again.
         self._prompt_tokens_before, self._output_tokens_before = self.prompt_tokens, self.output_tokens
         self.stats = None
@@ -105,6 +112,11 @@ class EngineCounts:
     def num_preemptions(self) -> int:
         """Of all engines in all their lives."""
         return sum(replica.num_preemptions for replica in self.replicas)
+
+    @property
+    def steps(self) -> StepCounts:
+        """Of all engines in all their lives."""
+        return sum((replica.steps for replica in self.replicas), NO_STEPS)
 
     @property
     def engine_start_s(self) -> float:
