@@ -13,10 +13,11 @@ from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
 from bulkinfer.events import EngineRestarting, EngineStarting, Progress, Warned
-from bulkinfer.records import Completion, Only, Rejection
+from bulkinfer.records import Completion, Only, Outcome, Rejection
 from bulkinfer.runner import RunOptions, RunReport
+from bulkinfer.runner.fleet import Fleet
 from bulkinfer.shards import Shard, prepare_next
-from bulkinfer.store import Reader
+from bulkinfer.store import Reader, Store
 from tests.conftest import JobFolder, make_documents
 
 
@@ -583,3 +584,26 @@ def test_shards_join_without_a_dip(folder: JobFolder, monkeypatch: pytest.Monkey
     assert engine["full_step_share"] == 1.0
     assert 0 < engine["full_steps"] < engine["steps"]  # the tail
     assert engine["idle_s"] == 0.0
+
+
+def test_the_engine_is_fed_before_the_store_is_waited_for(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleets: list[Fleet] = []
+    in_flight: list[int] = []
+    """Requests that the engine has whenever the store may make the loop wait."""
+
+    class Watched(Fleet):
+        def feed(self, *, may_grow: bool, num_behind: int = 0) -> None:
+            fleets[:] = [self]
+            super().feed(may_grow=may_grow, num_behind=num_behind)
+
+    class Behind(Store):
+        def add(self, outcomes: Sequence[Outcome]) -> None:
+            in_flight.extend(fleets[0].num_in_flight for _ in outcomes)
+            super().add(outcomes)
+
+    monkeypatch.setattr("bulkinfer.runner.loop.Fleet", Watched)
+    monkeypatch.setattr("bulkinfer.runner.parts.Store", Behind)
+    folder.write_documents(make_documents(200))
+    report = folder.run(engine={"simulated": {"clock": "virtual", "seconds_per_output_token": 0.001}})
+    assert documents_of(report)["succeeded"] == len(in_flight) == 200
+    assert set(in_flight[:-8]) == {8}  # the whole window: 4 slots, twice

@@ -111,8 +111,7 @@ class Run:
             while not self._is_finished():
                 self._obey_signals()
                 self._take_shard()
-                self._fill_queue()
-                self._feed_engine()
+                self._feed()
                 self._receive()
                 self._store.check()
                 self._note_commits()
@@ -171,15 +170,21 @@ class Run:
             return
         self._next_shard = prepare_next(self._shards)
         self._ledger.note_shard(shard)
+        self._pending.extend(shard.requests)
+        self._feed()
         self._store.add_rows(shard.rows)
         self._store.add(shard.failures)
-        self._pending.extend(shard.requests)
 
     def _note_commits(self) -> None:
         while not self._committed.empty():
             commit = self._committed.get()
             self._ledger.note_commit(commit)
             self._planner.forget(commit.document_hashes)
+
+    def _feed(self) -> None:
+        """Fill queue and engine. Before each wait for the store, too: while it is behind, the engine has work."""
+        self._fill_queue()
+        self._feed_engine()
 
     def _fill_queue(self) -> None:
         now_s = self._fleet.now()
@@ -203,6 +208,7 @@ class Run:
             self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
             outcomes.append(outcome)
         if outcomes:
+            self._feed()
             self._store.add(outcomes)
         elif not is_engine_busy:
             self._wait_for_planner()
