@@ -119,12 +119,12 @@ def run_engines(plan: RunPlan, requests: Sequence[Request]) -> float:
 
 def run_loop(plan: RunPlan, shards: Sequence[Shard]) -> tuple[list[Outcome], float]:
     """The loop's own part and the engines: queue, windows, outcomes, counts, but no store. All outcomes; seconds."""
-    limits, group = plan.job.spec.limits, create_engines_of(plan)
-    ledger = Ledger(0, limits.max_concurrency, len(group.engines))
+    group, max_concurrency = create_engines_of(plan), plan.engine_spec.expected_concurrency
+    ledger = Ledger(0, max_concurrency, len(group.engines))
     fleet = Fleet(
         group,
         "model",
-        max_concurrency=limits.max_concurrency,
+        max_concurrency=max_concurrency,
         max_restarts=0,
         ledger=ledger,
         emit=_ignore,
@@ -134,7 +134,7 @@ def run_loop(plan: RunPlan, shards: Sequence[Shard]) -> tuple[list[Outcome], flo
     started_s = time.process_time()
     while pending or fleet.num_waiting or fleet.num_in_flight:
         now_s = fleet.now()
-        while pending and len(fleet.queue) < limits.max_queue_size:
+        while pending and len(fleet.queue) < plan.job.spec.limits.max_queue_size:
             fleet.queue.append(replace(pending.popleft(), queued_at_s=now_s))
         fleet.feed(may_grow=False, num_behind=len(pending))
         for returned in fleet.poll(0.0):

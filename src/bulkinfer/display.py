@@ -17,6 +17,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from bulkinfer.engines.telling import describe_replicas, describe_settings
 from bulkinfer.events import (
     Counting,
     Draining,
@@ -217,18 +218,10 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         ),
         "",
     )
-    yield from _replica_lines(engine.get("replicas", ()))
+    for number, line in enumerate(describe_settings(engine.get("settings", {}))):
+        yield "" if number else "settings", line, ""
+    yield from describe_replicas(engine.get("replicas", ()))
     yield "memory", f"at most {format_bytes(memory['runner'])} runner, {format_bytes(memory['engine'])} engine", ""
-
-
-def _replica_lines(replicas: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Several engines: how the documents spread, and those that were not well."""
-    if counts := [replica["documents"] for replica in replicas]:
-        yield "engines", f"{len(replicas)}; {min(counts):,} to {max(counts):,} documents each", ""
-    for number, replica in enumerate(replicas):
-        if replica["restarts"] or replica["is_retired"]:
-            end = ", given up" if replica["is_retired"] else ""
-            yield "", f"engine {number}: {replica['documents']:,} documents, {replica['restarts']} restarts{end}", "red"
 
 
 def describe_status(found: Mapping[str, Any]) -> Iterator[str]:

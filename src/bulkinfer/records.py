@@ -134,12 +134,36 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class Workload:
+    """What is known of the work when an engine is started; nothing, by default. Engines choose settings by it."""
+
+    num_documents: int | None = None
+    """Documents still to do in the whole input, estimated from the share of it that has been read."""
+    mean_chars: float = 0.0
+    """Of the rendered prompts found so far; likewise the next two."""
+    p95_chars: int = 0
+    max_chars: int = 0
+    is_read_to_end: bool = False
+    """Whether these are all prompts that there will be."""
+    tokens_per_s: float | None = None
+    """Prompt and output tokens per second of the last long run of this model on this machine."""
+
+
+UNKNOWN_WORKLOAD = Workload()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineReady:
-    """The model is loaded. `settings` are the engine's own words for what was chosen."""
+    """The model is loaded. `settings` are the engine's own words for what was chosen.
+
+    What was chosen and not given by the job has a line in `settings["reasons"]`, by name.
+    """
 
     start_s: float
     num_kv_cache_tokens: int
     settings: Mapping[str, JsonValue]
+    max_concurrency: int | None = None
+    """Sequences that the engine runs at once; None: as many as the job says."""
 
 
 @dataclass(frozen=True, slots=True)

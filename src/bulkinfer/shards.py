@@ -7,7 +7,7 @@ Resume never looks at shards: what is done is known by content alone.
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from bulkinfer.records import (
     Request,
     Scan,
     UnreadableRow,
+    Workload,
 )
 from bulkinfer.sources import Source, open_source
 from bulkinfer.threads import run_in_thread
@@ -52,6 +53,25 @@ class Shard:
     """By scan: the last row that the stretch reaches. Rows come in order, so all before it were read too."""
     bytes_read: int
     """Input bytes passed since the beginning of the run, as far as the sources can tell."""
+    is_last: bool = False
+    """No other comes after it."""
+
+    def estimate_work(self, input_size_bytes: int) -> Workload:
+        """The work in the whole input, if this is its first shard."""
+        lengths = sorted(request.num_chars for request in self.requests)
+        share = 1.0 if self.is_last else self.bytes_read / max(1, input_size_bytes)
+        return Workload(
+            num_documents=round(len(lengths) / share) if share > 0 else None,
+            mean_chars=sum(lengths) / len(lengths) if lengths else 0.0,
+            p95_chars=find_p95(lengths),
+            max_chars=max(lengths, default=0),
+            is_read_to_end=self.is_last,
+        )
+
+
+def find_p95(lengths: Sequence[int]) -> int:
+    """The 95th percentile of sorted numbers; 0 without any."""
+    return lengths[95 * (len(lengths) - 1) // 100] if lengths else 0
 
 
 @dataclass(slots=True)
@@ -82,8 +102,9 @@ class ShardPlanner:
             shard = self._plan(stretch)
             if self._is_stopped:
                 return
-            yield shard
-            if self.limit is not None and self._num_to_do >= self.limit:
+            is_limit_reached = self.limit is not None and self._num_to_do >= self.limit
+            yield replace(shard, is_last=stretch.is_last or is_limit_reached)
+            if is_limit_reached:
                 return
 
     def stop(self) -> None:
@@ -108,9 +129,11 @@ class ShardPlanner:
                     stretch = _Stretch()
         except InputError:
             stretch.bytes_read = bytes_read()
+            stretch.is_last = True
             yield stretch
             raise
         stretch.bytes_read = sum(scan.source.size_bytes for scan in self.scans)
+        stretch.is_last = True
         yield stretch
 
     def _iter_rows(self) -> Iterator[tuple[Scan, Document | UnreadableRow, Callable[[], int]]]:
@@ -190,6 +213,7 @@ class _Stretch:
     entries: deque[_Entry] = field(default_factory=deque)
     num_chars: int = 0
     bytes_read: int = 0
+    is_last: bool = False
 
     def add(self, scan: Scan, row: Document | UnreadableRow, template_chars: int) -> None:
         match row:

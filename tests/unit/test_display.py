@@ -386,6 +386,20 @@ def test_a_summary_of_a_run_that_asked_nothing_leaves_the_engine_out() -> None:
     ]
 
 
+def test_a_summary_says_what_was_chosen_for_the_engine_and_why() -> None:
+    settings = {
+        "block_size": 32,
+        "enforce_eager": True,
+        "dtype": "bfloat16",
+        "reasons": {"block_size": "whole blocks", "enforce_eager": "about 3 s of work"},
+    }
+    summary = {**SUMMARY, "engine": {**SUMMARY["engine"], "settings": settings}}
+    lines = [" ".join(line.split()) for line in render(render_summary(summary)).splitlines()]
+    first = lines.index("settings block_size 32: whole blocks")
+    assert lines[first + 1] == "enforce_eager True: about 3 s of work"
+    assert "dtype" not in " ".join(lines)
+
+
 def test_a_summary_without_latencies_is_shown() -> None:
     summary = {key: value for key, value in SUMMARY.items() if key != "latency_s"}
     assert render(render_summary(summary)).count("no answer in this run") == 3

@@ -9,7 +9,9 @@ import pytest
 
 from bulkinfer import doctor
 from bulkinfer.doctor import Check, examine
+from bulkinfer.engines.frames import Start, decode_parent_frame
 from bulkinfer.job import Job, load_job
+from bulkinfer.records import Workload
 from tests.conftest import JobFolder
 
 Interpreter = Callable[[str], None]
@@ -128,6 +130,57 @@ def test_nothing_is_left_where_the_database_will_be(interpreter: Interpreter, fo
     before = sorted(folder.path.iterdir())
     examine(job)
     assert sorted(folder.path.iterdir()) == before
+
+
+SETTINGS = '{"values":{"block_size":32,"max_num_seqs":9},"reasons":{"block_size":"blocks","max_num_seqs":"seqs"}}'
+
+
+def test_a_job_is_told_what_would_be_chosen_and_why(
+    interpreter: Interpreter, folder: JobFolder, tmp_path: Path
+) -> None:
+    folder.write_documents([{"id": "a", "body": "x" * 30}, {"id": "b", "body": "x" * 10}])
+    interpreter(f"cat > {tmp_path}/question; env > {tmp_path}/environment; {VLLM_WORKS}; echo '{SETTINGS}'")
+    checks = examine(job_of(folder, engine={"kind": "vllm", "vllm": {"block_size": 64}, "simulated": {}}))
+    assert [check.found for check in checks if check.name == "settings"] == [
+        "block_size 32: blocks",
+        "max_num_seqs 9: seqs",
+    ]
+    assert find(checks, "device") == Check("device", is_ok=True, found="CPU")
+    start = decode_parent_frame((tmp_path / "question").read_bytes())
+    assert isinstance(start, Start)
+    assert start.workload == Workload(2, 20.0, 10, 30, is_read_to_end=True)
+    assert start.spec.arguments == {"block_size": 64}
+    # As the engine's own process: its threads are a setting too.
+    assert "OMP_NUM_THREADS=" in (tmp_path / "environment").read_text(encoding="utf-8")
+
+
+def test_a_job_that_leaves_no_room_for_a_prompt_is_told_so(interpreter: Interpreter, folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "x"}])
+    interpreter(f'cat > /dev/null; {VLLM_WORKS}; echo \'{{"error":"sampling.max_tokens: too many"}}\'')
+    checks = examine(job_of(folder, engine={"kind": "vllm", "simulated": {}}))
+    assert find(checks, "settings") == Check("settings", is_ok=False, found="sampling.max_tokens: too many")
+
+
+@pytest.mark.parametrize(
+    ("model", "is_ok", "found"),
+    [
+        ("model", False, "ValueError: no such architecture"),
+        ("owner/name", True, "not known before the model has been downloaded"),
+    ],
+)
+def test_a_model_whose_configuration_cannot_be_read_is_no_fault_of_vllm(
+    interpreter: Interpreter, folder: JobFolder, model: str, is_ok: bool, found: str
+) -> None:
+    interpreter(f"cat > /dev/null; {VLLM_WORKS}; echo 'ValueError: no such architecture' >&2; exit 1")
+    checks = examine(job_of(folder, model={"path": model}, engine={"kind": "vllm", "simulated": {}}))
+    assert find(checks, "vllm").is_ok
+    assert find(checks, "settings") == Check("settings", is_ok, found)
+
+
+def test_settings_are_told_for_an_input_that_is_not_there_yet(interpreter: Interpreter, folder: JobFolder) -> None:
+    interpreter(f"cat > /dev/null; {VLLM_WORKS}; echo '{SETTINGS}'")
+    checks = examine(job_of(folder, engine={"kind": "vllm", "simulated": {}}))
+    assert sum(check.name == "settings" for check in checks) == 2
 
 
 @pytest.mark.parametrize(

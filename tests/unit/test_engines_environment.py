@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bulkinfer.engines import environment as environment_module
+from bulkinfer.engines import machine
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.environment import VllmInstall, build_environment, choose_cores, count_cores, find_vllm
 from bulkinfer.records import JsonValue
@@ -69,7 +70,9 @@ def replica_spec(replica: int, num_replicas: int, **arguments: JsonValue) -> Eng
 
 def test_engines_on_a_cpu_get_cores_of_their_own_and_threads_to_match(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(100, 107)))
-    monkeypatch.setattr(environment_module, "_CPU_MAX_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_CGROUP_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_OWN_CGROUPS_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_TOPOLOGY_PATH", Path("/nowhere"))
     cores = [choose_cores(replica_spec(replica, 3), CPU) for replica in range(3)]
     assert [list(own) for own in cores] == [[100, 101], [102, 103], [104, 105, 106]]
     assert build_environment(replica_spec(0, 3), CPU, {})["OMP_NUM_THREADS"] == "2"
@@ -90,3 +93,27 @@ def test_engines_on_gpus_get_gpus_of_their_own_of_those_that_are_visible() -> No
     ]
     assert seen == ["2,3", "5,7"]
     assert build_environment(vllm_spec(), GPU, inherited)["CUDA_VISIBLE_DEVICES"] == "2,3,5,7", "one engine has all"
+
+
+def cache_of(environment: dict[str, str], install: VllmInstall = CPU) -> str | None:
+    """Where compiled code would be kept."""
+    return build_environment(vllm_spec(), install, environment).get("VLLM_CACHE_ROOT")
+
+
+def test_compiled_code_is_kept_in_the_users_cache_folder() -> None:
+    home = cache_of({"HOME": "/home/someone"})
+    assert home is not None
+    assert home.startswith("/home/someone/.cache/bulkinfer/vllm/")
+    assert cache_of({"HOME": "/home/someone", "XDG_CACHE_HOME": "/caches"}) == f"/caches/bulkinfer/{home[-21:]}"
+    assert cache_of({"HOME": "/home/someone", "XDG_CACHE_HOME": "relative"}) == home
+    assert cache_of({}) is None
+    assert cache_of({"HOME": "/home/someone", "VLLM_CACHE_ROOT": "/theirs"}) == "/theirs"
+    assert cache_of({"HOME": "/home/someone"}, GPU) is None
+
+
+def test_code_that_was_compiled_for_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    caches = {cache_of({"HOME": "/h"}), cache_of({"HOME": "/h", "OMP_NUM_THREADS": "77"})}
+    caches.add(cache_of({"HOME": "/h"}, VllmInstall("0.33.0", is_cpu=True)))
+    monkeypatch.setattr(environment_module, "describe_cpu", lambda: "another CPU")
+    caches.add(cache_of({"HOME": "/h"}))
+    assert len(caches) == 4

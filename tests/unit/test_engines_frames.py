@@ -24,7 +24,7 @@ from bulkinfer.engines.frames import (
     encode_request,
 )
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, Message, Rejection
+from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, Message, Rejection, Workload
 from tests.engine_support import simulated_spec, vllm_spec
 
 HASH = bytes(range(240, 256))
@@ -35,6 +35,7 @@ HASH = bytes(range(240, 256))
     [
         Start(vllm_spec(block_size=16, faults=[{"match": "x"}]), 3),
         Start(simulated_spec(), 1),
+        Start(simulated_spec(), 1, Workload(10, 1.5, 2, 3, is_read_to_end=True, tokens_per_s=0.5)),
         Submit(()),
         Submit(
             (EngineRequest(HASH, (Message("system", "s"), Message("user", "ü\n\0😀"))), EngineRequest(bytes(16), ()))
@@ -53,6 +54,7 @@ def test_a_frame_to_the_child_arrives_unchanged(frame: ParentFrame) -> None:
     [
         Events(
             (
+                EngineReady(2.5, 4096, {"reasons": {"block_size": "why"}}, max_concurrency=7),
                 EngineReady(1.5, 4096, {"block_size": 32, "dtype": "bfloat16", "omp": None}),
                 Completion(HASH, "text", "stop", 10, 3, 2, 0.1, 0.2, 0.3),
                 Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000),

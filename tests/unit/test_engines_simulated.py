@@ -1,6 +1,7 @@
 """The simulated engine: its schedule, its cost model, its script of faults."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -259,3 +260,14 @@ def test_an_engine_that_never_has_enough_has_no_full_steps() -> None:
     stats = engine.stats()
     assert (stats.num_full_steps, stats.num_fed_steps) == (0, 0)
     assert stats.num_steps > 0
+
+
+def test_limits_that_are_left_to_the_engine_are_those_of_a_small_model() -> None:
+    spec = replace(simulated_spec(max_tokens=48), max_concurrency=None, max_context_tokens=None)
+    engine = SimulatedEngine(spec, VirtualClock())
+    ready = engine.ready()
+    assert (ready.max_concurrency, ready.num_kv_cache_tokens) == (64, 64 * 2048)
+    assert (ready.settings["max_concurrency"], ready.settings["max_context_tokens"]) == (64, 2048)
+    rejection = engine.add(EngineRequest(bytes(16), (Message("user", "x" * 4 * 2000),)))
+    assert rejection is not None
+    assert rejection.message.endswith("limits.max_context_tokens 2048")

@@ -1,11 +1,13 @@
 """How vLLM's objects are read, without vLLM."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer, models, normalizers
 
-from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations
+from bulkinfer.engines.tuning import ModelFacts
+from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations, read_model_facts
 
 
 def stand_in(normalizer: normalizers.Normalizer | None, vocabulary: list[str]) -> SimpleNamespace:
@@ -67,3 +69,45 @@ class ParameterError(ValueError):
 )
 def test_a_fault_is_told_without_its_text(error: Exception, message: str) -> None:
     assert describe_fault(error) == message
+
+
+class Config:
+    """vLLM's configuration of a model of 30 layers, as far as it is read."""
+
+    max_model_len = 8192
+    dtype = SimpleNamespace(itemsize=2)
+
+    def __init__(self, **missing: None) -> None:
+        shape = {
+            "num_hidden_layers": 30,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_attention_heads": 9,
+            "vocab_size": 49_152,
+        }
+        self.hf_text_config = SimpleNamespace(**{name: value for name, value in shape.items() if name not in missing})
+
+    def get_total_num_kv_heads(self) -> int:
+        """Heads."""
+        return 3
+
+    def get_head_size(self) -> int:
+        """Size of a head."""
+        return 64
+
+
+def test_the_facts_of_a_model(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x" * 7)
+    # SmolLM2-135M has 134,515,008 parameters: these, and 30 layers' norms.
+    assert read_model_facts(Config(), str(tmp_path)) == ModelFacts(8192, 23_040, 30, 134_479_872, 10)
+
+
+def test_the_weights_of_a_model_that_is_not_here_are_taken_from_its_shape() -> None:
+    assert read_model_facts(Config(), "owner/name").weight_bytes == 2 * 134_479_872
+
+
+def test_what_a_model_of_another_shape_does_not_say_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x" * 7)
+    assert read_model_facts(Config(intermediate_size=None), str(tmp_path)) == ModelFacts(8192, 23_040, 30, None, 7)
+    assert read_model_facts(Config(num_hidden_layers=None), str(tmp_path)) == ModelFacts(8192, weight_bytes=7)

@@ -108,9 +108,9 @@ def test_defaults(load: Load) -> None:
             "seed": None,
         },
         "limits": {
-            "max_concurrency": 64,
+            "max_concurrency": "auto",
             "max_queue_size": 512,
-            "max_context_tokens": 2048,
+            "max_context_tokens": "auto",
             "reject_when_queue_full": False,
             "max_failures": "5%",
         },
@@ -197,7 +197,21 @@ def test_one_database_under_two_names_has_one_path(load: Load, tmp_path: Path) -
         ("48", "48.0", "sampling.max_tokens: expected a whole number, found the number 48.0"),
         ("48", "0", "sampling.max_tokens: expected at least 1, found the whole number 0"),
         ("48", "[48]", "sampling.max_tokens: expected a whole number, found a list of 1"),
-        ("48", "2048", "job.yaml:5:12: sampling.max_tokens: expected less than limits.max_context_tokens (2048), "),
+        (
+            "{max_tokens: 48}",
+            "{max_tokens: 2048}\nlimits: {max_context_tokens: 2048}",
+            "job.yaml:5:12: sampling.max_tokens: expected less than limits.max_context_tokens (2048), ",
+        ),
+        (
+            "output:",
+            "limits: {max_context_tokens: all}\noutput:",
+            "job.yaml:6:10: limits.max_context_tokens: expected a whole number, found the text 'all'; write it without",
+        ),
+        (
+            "output:",
+            "limits: {max_concurrency: 0}\noutput:",
+            "job.yaml:6:10: limits.max_concurrency: expected at least 1, found the whole number 0",
+        ),
         ("48", "1, temperature: .nan", "sampling.temperature: expected a finite number, found the number nan"),
         ("48", "1, temperature: 2.5", "sampling.temperature: expected at most 2.0, found the number 2.5"),
         ("48", "1, top_p: 0", "sampling.top_p: expected more than 0.0, found the whole number 0"),
@@ -454,7 +468,7 @@ def test_later_overrides_win_and_the_rest_of_a_section_stays(load: Load) -> None
         ("input.path={a: 1, a: 2}", "--set input.path: a: given twice"),
         ("name=!!python/name:os.system x", "--set name: a YAML tag (!name) is not allowed; "),
         ("name=${BULKINFER_NO}", "--set name: the environment variable BULKINFER_NO is not set"),
-        ("sampling.max_tokens=4096", "--set sampling.max_tokens: expected less than limits.max_context_tokens (2048)"),
+        ("limits.max_context_tokens=40", "job.yaml:5:12: sampling.max_tokens: expected less than limits.max_context"),
     ],
 )
 def test_overrides_that_are_wrong(load: Load, override: str, line: str) -> None:
@@ -523,8 +537,9 @@ def test_the_schema_helps_editors() -> None:
     limits = sections["LimitsSpec"]["properties"]
     assert limits["max_failures"]["default"] == "5%"
     assert limits["max_concurrency"] == {
-        "default": 64, "description": "Sequences active in the engine.", "maximum": 65536, "minimum": 1,
-        "title": "Max Concurrency", "type": "integer",
+        "default": "auto", "examples": ["auto", 64], "title": "Max Concurrency",
+        "description": "Sequences active in the engine; `auto`: as many as suit the machine and the documents.",
+        "oneOf": [{"const": "auto", "type": "string"}, {"maximum": 65536, "minimum": 1, "type": "integer"}],
     }  # fmt: skip
 
 

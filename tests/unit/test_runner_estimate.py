@@ -105,5 +105,5 @@ def test_the_cost_model_holds_what_the_simulated_engine_then_takes(
         answers += [event for event in engine.poll(1.0) if isinstance(event, Completion)]
     spent = sum(answer.output_tokens for answer in answers)
     # The bounds are for the expected answers; these are a few more or less.
-    slack_s = abs(spent - cost.output_tokens) / spec.max_concurrency * 0.01
+    slack_s = abs(spent - cost.output_tokens) / spec.expected_concurrency * 0.01
     assert cost.low_s - slack_s - 1e-9 <= engine.now() - 3 <= cost.high_s + slack_s + 1e-9

@@ -101,7 +101,7 @@ def test_shards_add_up() -> None:
     assert (ledger.num_read, ledger.num_skipped, ledger.num_to_do) == (14, 3, 11)
     assert (ledger.num_failed, ledger.num_outcomes, ledger.num_unaskable) == (2, 2, 2)
     assert ledger.last_rows == {UUID(int=1): 12, UUID(int=2): 2}
-    assert (ledger.bytes_read, ledger.chars_found) == (2_500, 900)
+    assert (ledger.bytes_read, ledger.outlook.chars_asked) == (2_500, 900)
 
 
 def test_outcomes_are_counted_by_kind_and_code() -> None:
@@ -383,6 +383,7 @@ def test_the_summary_of_a_run(clock: Clock) -> None:
             "full_steps": 0,
             "full_step_share": None,
             "idle_s": 0.0,
+            "settings": {},
         },
     }
     assert memory["engine"] == 5_000

@@ -13,6 +13,7 @@ from bulkinfer.engines.base import Engine
 from bulkinfer.errors import BulkinferError, EngineDied, EngineError, JobError
 from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, Event
 from bulkinfer.records import (
+    UNKNOWN_WORKLOAD,
     Completion,
     EngineEvent,
     EngineReady,
@@ -22,6 +23,7 @@ from bulkinfer.records import (
     Origin,
     Rejection,
     Request,
+    Workload,
 )
 from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.window import MAX_HALVINGS, MAX_WINDOW_CHARS, Returned, Window
@@ -46,7 +48,7 @@ class ScriptedEngine:
         self.submitted: list[Request] = []
         self.now_s = 7.0
 
-    def start(self) -> None:
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
         """Note the call."""
         self.calls.append("start")
 
@@ -135,7 +137,7 @@ class DeadlyEngine:
         self._is_ready = False
         self._in_flight: list[bytes] = []
 
-    def start(self) -> None:
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
         """A new life."""
         self.num_lives += 1
         self._is_ready = False
@@ -671,9 +673,9 @@ def test_a_start_that_fails_after_a_first_ready_is_tried_again(monkeypatch: pyte
 class UnstartableEngine(ScriptedEngine):
     """Its second start raises: the system has no descriptors or memory for a process."""
 
-    def start(self) -> None:
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
         """Start, but not at the second call."""
-        super().start()
+        super().start(workload)
         if self.calls.count("start") == 2:
             raise EngineError("no descriptors left")
 
@@ -755,3 +757,24 @@ def test_close_ends_the_engine() -> None:
     bench.window.close()
     assert engine.calls[-1] == "close"
     assert (bench.window.is_started, bench.window.is_ready) == (False, False)
+
+
+def test_the_window_is_twice_what_the_engine_says_that_it_runs() -> None:
+    bench = Bench(engine := ScriptedEngine([replace(READY, max_concurrency=3)]), max_concurrency=1)
+    queue = queue_of("abcdefgh")
+    start(bench, queue)
+    assert names(engine.submitted) == "abcdef"
+    assert bench.ledger.max_concurrency == 3
+
+
+def test_an_engine_is_told_of_the_work_ahead() -> None:
+    told: list[Workload] = []
+
+    class Asking(ScriptedEngine):
+        def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
+            told.append(workload)
+
+    bench = Bench(Asking([READY]))
+    bench.ledger.outlook.tokens_per_s = 5.0
+    start(bench, queue_of("a"))
+    assert [workload.tokens_per_s for workload in told] == [5.0]

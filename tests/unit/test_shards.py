@@ -310,3 +310,21 @@ def test_a_shard_that_is_being_planned_at_the_stop_is_not_yielded(tmp_path: Path
     planner.find_done = stop_and_find
     assert list(planner.iter_shards()) == []
     assert len(store.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("num", "limit", "expected"), [(3, None, [False, True]), (2, None, [False, True]), (5, 2, [True])]
+)
+def test_the_last_shard_says_so(tmp_path: Path, num: int, limit: int | None, expected: list[bool]) -> None:
+    path = write(tmp_path / "in.jsonl", [f"body {number}" for number in range(num)])
+    shards = list(plan(path, max_documents=2, limit=limit).iter_shards())
+    assert [shard.is_last for shard in shards] == expected
+
+
+def test_a_shard_before_damage_is_the_last(tmp_path: Path) -> None:
+    whole = gzip.compress(write(tmp_path / "in.jsonl", [f"body {number}" for number in range(500)]).read_bytes())
+    (tmp_path / "cut.jsonl.gz").write_bytes(whole[:-20])
+    shards = plan(tmp_path / "cut.jsonl.gz", max_documents=100_000).iter_shards()
+    assert next(shards).is_last
+    with pytest.raises(InputError):
+        next(shards)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from bulkinfer.records import (
+    UNKNOWN_WORKLOAD,
     Completion,
     EngineEvent,
     EngineReady,
@@ -19,6 +20,7 @@ from bulkinfer.records import (
     Message,
     Rejection,
     Request,
+    Workload,
 )
 
 
@@ -32,8 +34,9 @@ class EngineSpec:
     revision: str | None
     sampling: Mapping[str, JsonValue]
     """Sampling parameters by vLLM's names; only those that the job gives, `max_tokens` always."""
-    max_concurrency: int
-    max_context_tokens: int
+    max_concurrency: int | None
+    """None: the engine chooses; likewise the next."""
+    max_context_tokens: int | None
     arguments: Mapping[str, JsonValue] = field(default_factory=dict)
     """`engine.vllm` or `engine.simulated` of the job file."""
     chat_template: str | None = None
@@ -44,6 +47,11 @@ class EngineSpec:
     """Which of the engines on this machine it is, from 0."""
     num_replicas: int = 1
     """Engines that share this machine's cores, or GPUs, and its memory."""
+
+    @property
+    def expected_concurrency(self) -> int:
+        """Sequences that the engine will most likely run at once: it tells when it is ready."""
+        return self.max_concurrency or (64 if self.kind == "simulated" else 256)
 
     @property
     def max_tokens(self) -> int:
@@ -111,8 +119,8 @@ class Engine(Protocol):
     only `close` and `start` are allowed; requests that were in flight are gone and must be submitted again.
     """
 
-    def start(self) -> None:
-        """Begin to load the model. Returns at once."""
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
+        """Begin to load the model, with settings that fit the workload. Returns at once."""
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Give requests to the engine. Returns at once. Raises EngineDied."""
@@ -136,11 +144,13 @@ class Engine(Protocol):
 
 def reject_too_long(spec: EngineSpec, document_hash: bytes, prompt_tokens: int) -> Rejection | None:
     """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits."""
+    limit = spec.max_context_tokens
+    assert limit is not None, "the engine has chosen by now"
     num_tokens = prompt_tokens + spec.max_tokens
-    if num_tokens <= spec.max_context_tokens:
+    if num_tokens <= limit:
         return None
     message = (
         f"prompt of {prompt_tokens} tokens + max_tokens {spec.max_tokens} = {num_tokens}"
-        f" exceeds limits.max_context_tokens {spec.max_context_tokens}"
+        f" exceeds limits.max_context_tokens {limit}"
     )
     return Rejection(document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)

@@ -26,7 +26,16 @@ from bulkinfer.engines.frames import (
     encode_submit,
 )
 from bulkinfer.errors import EngineDied, EngineError, JobError
-from bulkinfer.records import Completion, EngineEvent, EngineReady, FailureCode, Rejection, Request
+from bulkinfer.records import (
+    UNKNOWN_WORKLOAD,
+    Completion,
+    EngineEvent,
+    EngineReady,
+    FailureCode,
+    Rejection,
+    Request,
+    Workload,
+)
 
 _POLL_PROCESS_EVERY_S = 1.0
 _SECOND_LOOK_S = 1.0
@@ -70,7 +79,7 @@ class ChildEngine:
         """The child's process id; None when there is no child."""
         return None if self._child is None else self._child.pid
 
-    def start(self) -> None:
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
         """Start the child. Call it from the main thread: the kernel ends the child with the thread that started it.
 
         Raises EngineError when vLLM is not installed, the log cannot be written, or the system lacks
@@ -83,7 +92,7 @@ class ChildEngine:
             with suppress(OSError):  # opening it tells
                 self._log_path.unlink(missing_ok=True)
         try:
-            self._child = ChildProcess(self._spec, self._life, self._log_path, self._ring)
+            self._child = ChildProcess(self._spec, self._life, self._log_path, workload, self._ring)
         except OSError as error:
             raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
 

@@ -25,6 +25,7 @@ from bulkinfer.engines.frames import (
 )
 from bulkinfer.errors import EngineError
 from bulkinfer.framing import read_frame, send_frame
+from bulkinfer.records import Workload
 
 _SEND_TIMEOUT_S = 30
 _ASK_TIMEOUT_S = 2.0
@@ -41,7 +42,12 @@ class ChildProcess:
     """
 
     def __init__(
-        self, spec: EngineSpec, life: int, log_path: Path | None, on_frame: Callable[[], None] = lambda: None
+        self,
+        spec: EngineSpec,
+        life: int,
+        log_path: Path | None,
+        workload: Workload,
+        on_frame: Callable[[], None] = lambda: None,
     ) -> None:
         self.frames: queue.SimpleQueue[ChildFrame | None] = queue.SimpleQueue()
         self._on_frame = on_frame
@@ -61,7 +67,7 @@ class ChildProcess:
         self._reader.start()
         # If it has ended already, the reader tells.
         with suppress(OSError):
-            self.send(encode_parent_frame(Start(spec, life)))
+            self.send(encode_parent_frame(Start(spec, life, workload)))
 
     @property
     def pid(self) -> int:

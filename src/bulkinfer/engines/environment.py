@@ -1,16 +1,16 @@
 """The environment of an engine's process: what must be set before Python starts in it."""
 
-import math
-import os
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.machine import count_cores, count_threads, describe_cpu
 from bulkinfer.engines.sharing import count_gpus_per_replica, list_cores, list_gpus, split
 
-_CPU_MAX_PATH = Path("/sys/fs/cgroup/cpu.max")
+__all__ = ["VllmInstall", "build_environment", "count_cores", "find_vllm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,10 @@ def build_environment(spec: EngineSpec, install: VllmInstall | None, inherited: 
     chosen = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     if spec.kind == "vllm":
         chosen |= _choose_vllm_variables(spec)
-        chosen |= _choose_cpu_variables(spec) if install is not None and install.is_cpu else _choose_gpu_variables()
+        if install is not None and install.is_cpu:
+            chosen |= _choose_cpu_variables(spec, install, inherited)
+        else:
+            chosen |= _choose_gpu_variables()
         if spec.num_replicas > 1:
             return chosen | dict(inherited) | _choose_share(spec, install, inherited)
     return chosen | dict(inherited)
@@ -49,16 +52,6 @@ def choose_cores(spec: EngineSpec, install: VllmInstall | None) -> Sequence[int]
     if spec.num_replicas > 1 and spec.kind == "vllm" and install is not None and install.is_cpu:
         return split(list_cores(), spec.num_replicas)[spec.replica]
     return ()
-
-
-def count_cores() -> int:
-    """Cores that this process may use: its affinity, and the share of them that its container gets."""
-    num_cores = len(os.sched_getaffinity(0))
-    try:
-        quota, period = _CPU_MAX_PATH.read_text().split()
-    except (OSError, ValueError):
-        return num_cores
-    return num_cores if quota == "max" else max(1, min(num_cores, math.ceil(int(quota) / int(period))))
 
 
 def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
@@ -77,12 +70,35 @@ def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
     return variables
 
 
-def _choose_cpu_variables(spec: EngineSpec) -> dict[str, str]:
-    """In one process with all its cores: with processes of its own, vLLM keeps one core free and spins on another."""
-    return {
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "OMP_NUM_THREADS": str(max(1, count_cores() // spec.num_replicas)),
-    }
+def _choose_cpu_variables(spec: EngineSpec, install: VllmInstall, inherited: Mapping[str, str]) -> dict[str, str]:
+    """In one process with all cores: with processes of its own, vLLM keeps one core free and spins on another."""
+    num_threads = str(count_threads(spec.num_replicas))
+    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads}
+    cache = _find_compile_cache(install, inherited.get("OMP_NUM_THREADS", num_threads), inherited)
+    return variables if cache is None else variables | {"VLLM_CACHE_ROOT": str(cache)}
+
+
+def _find_compile_cache(install: VllmInstall, num_threads: str, inherited: Mapping[str, str]) -> Path | None:
+    """Where compiled code is kept between runs; None without a home.
+
+    Code that was compiled by another version, or for another number of threads or CPU, is slow there or does not run
+    (vllm-project/vllm#34705).
+    """
+    base = inherited.get("XDG_CACHE_HOME", "")
+    if not Path(base).is_absolute():
+        home = inherited.get("HOME", "")
+        if not Path(home).is_absolute():
+            return None
+        base = f"{home}/.cache"
+    key = "\n".join([install.version, _find_version("torch"), num_threads, describe_cpu()])
+    return Path(base) / "bulkinfer" / "vllm" / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+
+def _find_version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _choose_gpu_variables() -> dict[str, str]:

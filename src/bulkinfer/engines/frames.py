@@ -11,7 +11,17 @@ from typing import Any
 import orjson
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec
-from bulkinfer.records import Completion, EngineEvent, EngineReady, EngineStats, FailureCode, Message, Rejection
+from bulkinfer.records import (
+    UNKNOWN_WORKLOAD,
+    Completion,
+    EngineEvent,
+    EngineReady,
+    EngineStats,
+    FailureCode,
+    Message,
+    Rejection,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +31,7 @@ class Start:
     spec: EngineSpec
     life: int
     """How often this engine was started, from 1."""
+    workload: Workload = UNKNOWN_WORKLOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ def decode_parent_frame(body: bytes) -> ParentFrame:
     name, content = orjson.loads(body)
     match name:
         case "start":
-            return Start(EngineSpec(**content["spec"]), content["life"])
+            return Start(EngineSpec(**content["spec"]), content["life"], Workload(**content["workload"]))
         case "submit":
             return Submit(tuple(_decode_request(request) for request in content))
         case "abort":

@@ -7,7 +7,7 @@ from bulkinfer.engines.base import EngineRequest, StepEngine
 from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.clock import Clock, RealClock
 from bulkinfer.errors import EngineDied, EngineError
-from bulkinfer.records import EngineEvent, EngineReady, Request
+from bulkinfer.records import UNKNOWN_WORKLOAD, EngineEvent, Request, Workload
 
 _STATS_EVERY_S = 0.5
 
@@ -41,7 +41,7 @@ class LocalEngine:
         self._idle_since_s: float | None = None
         self._idle_s = 0.0
 
-    def start(self) -> None:
+    def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:  # noqa: ARG002 - there is nothing to choose
         """Begin a new life. `poll` returns an EngineReady once `start_s` has passed."""
         self.close()
         self._wake()
@@ -123,8 +123,7 @@ class LocalEngine:
             return []
         self._step_engine = self._create_step_engine()
         self._stats_at_s = self._idle_since_s = self._clock.now()
-        ready = self._step_engine.ready()
-        return [EngineReady(self._start_s, ready.num_kv_cache_tokens, ready.settings)]
+        return [replace(self._step_engine.ready(), start_s=self._start_s)]
 
     def _work(self, step_engine: StepEngine, until_s: float) -> None:
         if step_engine.num_unfinished() == 0:

@@ -17,7 +17,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import NoReturn
 
@@ -34,6 +34,10 @@ from bulkinfer.records import (
     Message,
     Rejection,
 )
+
+AUTO_MAX_CONCURRENCY = 64
+AUTO_MAX_CONTEXT_TOKENS = 2048
+"""What `auto` means in `limits`: there is no model whose limits could be asked."""
 
 _MAX_STEP_S = 0.05  # of the clock in one call of step(), so that new requests soon get a free slot
 _MAX_FREE_COMPLETIONS = 256  # in one call of step() when no time passes
@@ -74,7 +78,10 @@ class SimulatedEngine:
     """
 
     def __init__(self, spec: EngineSpec, clock: Clock, *, life: int = 1, owns_process: bool = False) -> None:
-        self._spec = spec
+        self._max_concurrency = AUTO_MAX_CONCURRENCY if spec.max_concurrency is None else spec.max_concurrency
+        max_context_tokens = AUTO_MAX_CONTEXT_TOKENS if spec.max_context_tokens is None else spec.max_context_tokens
+        self._max_context_tokens = max_context_tokens
+        self._spec = replace(spec, max_context_tokens=max_context_tokens)
         self._arguments = parse_simulated_arguments(spec.arguments)
         self._clock = clock
         self._life = life
@@ -161,10 +168,10 @@ class SimulatedEngine:
             "seconds_per_prompt_token": self._arguments.seconds_per_prompt_token,
             "seconds_per_output_token": self._arguments.seconds_per_output_token,
             "clock": "virtual" if self._arguments.has_virtual_clock else "real",
-            "max_concurrency": self._spec.max_concurrency,
-            "max_context_tokens": self._spec.max_context_tokens,
+            "max_concurrency": self._max_concurrency,
+            "max_context_tokens": self._max_context_tokens,
         }
-        return EngineReady(0.0, self._num_kv_cache_tokens(), settings)
+        return EngineReady(0.0, self._num_kv_cache_tokens(), settings, self._max_concurrency)
 
     def _advance(self) -> list[Completion | Rejection]:
         """Fill the free slots, then go straight to the next finish, or as far as the time of one call allows."""
@@ -182,7 +189,7 @@ class SimulatedEngine:
             sequence.first_token_at_s = now_s + prefill_s + step_s
         self._spend(prefill_s + num_steps * step_s)
         self._num_steps += num_steps
-        if len(self._running) == self._spec.max_concurrency:
+        if len(self._running) == self._max_concurrency:
             self._num_full_steps += num_steps
             self._num_fed_steps = self._num_steps
         self._num_output_tokens += num_steps * len(self._running)
@@ -191,7 +198,7 @@ class SimulatedEngine:
 
     def _fill_slots(self, now_s: float) -> list[_Sequence]:
         entered = []
-        while self._waiting and len(self._running) < self._spec.max_concurrency:
+        while self._waiting and len(self._running) < self._max_concurrency:
             sequence = self._waiting.popleft()
             if sequence.fault in ENDING_KINDS:
                 self._end(sequence.fault)
@@ -273,7 +280,7 @@ class SimulatedEngine:
         return self._arguments.seconds_per_prompt_token == 0 and self._arguments.seconds_per_output_token == 0
 
     def _num_kv_cache_tokens(self) -> int:
-        return self._spec.max_concurrency * self._spec.max_context_tokens
+        return self._max_concurrency * self._max_context_tokens
 
 
 def estimate_prompt_tokens(messages: Sequence[Message]) -> int:

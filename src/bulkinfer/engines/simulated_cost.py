@@ -31,7 +31,7 @@ def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float, num_re
         answer_tokens = min(arguments.output_tokens, spec.max_tokens)
     output_tokens = num_documents * answer_tokens
     prefill_s = prompt_tokens * arguments.seconds_per_prompt_token
-    num_steps = output_tokens / spec.max_concurrency
+    num_steps = output_tokens / spec.expected_concurrency
     low_s = (prefill_s + num_steps * arguments.seconds_per_output_token) / num_replicas
     tail_s = spec.max_tokens * arguments.seconds_per_output_token if num_documents else 0.0
     return SimulatedCost(output_tokens, arguments.engine_start_s if num_documents else 0.0, low_s, low_s + tail_s)

@@ -5,6 +5,7 @@ loop: `LLM.generate` gives results only at the end, and one invalid prompt ends 
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import jinja2
+import orjson
 import torch
 from vllm import SamplingParams, __version__, exceptions
 from vllm.engine.arg_utils import EngineArgs
@@ -25,15 +27,14 @@ from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
-from bulkinfer.engines.vllm_arguments import (
-    check_sampling,
-    check_vllm_arguments,
-    decide_kv_cache_bytes,
-    read_free_memory_bytes,
-)
-from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations
+from bulkinfer.engines.frames import Start, decode_parent_frame
+from bulkinfer.engines.machine import count_threads, find_compiler, measure_flops_per_s, read_free_memory_bytes
+from bulkinfer.engines.tuning import Machine, Settings, check_room, decide_settings
+from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
+from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations, read_model_facts
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
+    UNKNOWN_WORKLOAD,
     Completion,
     EngineReady,
     EngineStats,
@@ -42,9 +43,9 @@ from bulkinfer.records import (
     JsonValue,
     Message,
     Rejection,
+    Workload,
 )
 
-_CPU_BLOCK_SIZE = 32  # a shared prefix is only cached in whole blocks; vLLM's 128 misses most system prompts
 _WORKING_STEP_S = 0.005
 _WATCH_EVERY_S = 1.0
 
@@ -62,19 +63,25 @@ _REQUEST_FAULTS = _collect_request_faults()
 class VllmEngine:
     """A `StepEngine` over vLLM's `LLMEngine`.
 
-    Raises JobError for engine arguments or sampling parameters that vLLM does not know, and whatever vLLM raises when
-    it cannot load the model.
+    What the job leaves open is chosen by the workload. Raises JobError for engine arguments or sampling parameters
+    that vLLM does not know, and whatever vLLM raises when it cannot load the model.
     """
 
-    def __init__(self, spec: EngineSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: EngineSpec, workload: Workload = UNKNOWN_WORKLOAD) -> None:
         self._sampling_params = _create_sampling_params(spec)
         self._recorder = _StatsRecorder()
+        self._chosen = choose_settings(spec, workload)
         self._engine = LLMEngine.from_engine_args(
-            _create_engine_args(spec),
+            EngineArgs(**self._chosen.values),
             # Any other context has smaller defaults: it assumes a server.
             usage_context=UsageContext.LLM_CLASS,
             stat_loggers=[lambda *_: self._recorder],
+        )
+        config = self._engine.vllm_config
+        max_model_len = config.model_config.max_model_len
+        check_room(spec, max_model_len, "which is what fits into its KV cache")
+        self._spec = replace(
+            spec, max_concurrency=config.scheduler_config.max_num_seqs, max_context_tokens=max_model_len
         )
         self._renderer = self._engine.renderer
         self._chat_params = self._create_chat_params()
@@ -82,7 +89,7 @@ class VllmEngine:
         self._tokenize_params = replace(
             self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False), max_total_tokens=None
         )
-        self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, spec.max_context_tokens)
+        self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
         self._added_at_s: dict[str, float] = {}
         self._num_full_steps = 0
         self._num_fed_steps = 0
@@ -136,7 +143,7 @@ class VllmEngine:
             # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
             self._recorder.num_steps += 1
         # What vLLM tells after the step lacks the sequences that finished in it.
-        if num_requests >= self._spec.max_concurrency or self._recorder.num_waiting > 0:
+        if num_requests >= self._spec.expected_concurrency or self._recorder.num_waiting > 0:
             self._num_full_steps += self._recorder.num_steps - num_recorded
             self._num_fed_steps = self._recorder.num_steps
         return [self._finish(output) for output in outputs if output.finished]
@@ -171,7 +178,9 @@ class VllmEngine:
         """The settings that vLLM ended up with, by its own names."""
         config = self._engine.vllm_config
         cache = config.cache_config
-        settings: dict[str, JsonValue] = {
+        settings: dict[str, JsonValue] = {name: self._chosen.values.get(name) for name in self._chosen.reasons}
+        settings |= self._chosen.environment
+        settings |= {
             "kind": "vllm",
             "vllm_version": str(__version__),
             "device": str(current_platform.device_type),
@@ -184,8 +193,10 @@ class VllmEngine:
             "enable_prefix_caching": bool(cache.enable_prefix_caching),
             "enforce_eager": bool(config.model_config.enforce_eager),
             "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+            "reasons": self._chosen.reasons,
         }
-        return EngineReady(0.0, (cache.num_gpu_blocks or 0) * cache.block_size, settings)
+        num_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
+        return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
     def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
@@ -281,44 +292,39 @@ def _create_sampling_params(spec: EngineSpec) -> Any:  # noqa: ANN401
         raise JobError(f"sampling: vLLM refuses it: {error}") from error
 
 
-def _create_engine_args(spec: EngineSpec) -> Any:  # noqa: ANN401
+def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
+    """The engine's arguments. Reads the model's configuration, not its weights. Raises JobError."""
     check_vllm_arguments(spec.arguments, EngineArgs.__dataclass_fields__)
-    arguments: dict[str, Any] = {"seed": 0, "use_tqdm_on_load": False}
-    if current_platform.is_cpu():
-        # Compiling takes longer than most runs on a CPU can earn back.
-        arguments |= {"block_size": _CPU_BLOCK_SIZE, "enforce_eager": True}
-        if spec.sampling.get("seed") is not None:
-            # After a part of a prompt vLLM sets a seeded generator back, which torch's CPU generator cannot: the engine
-            # would die (0.32). So prompts are computed whole.
-            arguments["enable_chunked_prefill"] = False
-            arguments["max_num_batched_tokens"] = max(4096, spec.max_context_tokens)
-    arguments |= dict(spec.arguments) | {
-        "model": spec.model,
-        "revision": spec.revision,
-        "max_model_len": spec.max_context_tokens,
-        "max_num_seqs": spec.max_concurrency,
-        "trust_remote_code": spec.trust_remote_code,
-        "disable_log_stats": False,
-    }
-    engine_args = EngineArgs(**arguments)
-    if current_platform.is_cpu() and engine_args.kv_cache_memory_bytes is None:
-        engine_args.kv_cache_memory_bytes = decide_kv_cache_bytes(
-            spec,
-            _find_bytes_per_token(engine_args),
-            engine_args.block_size,
-            read_free_memory_bytes() // spec.num_replicas,
-        )
-    return engine_args
+    settings = _decide(spec, workload)
+    settings.values.update(
+        model=spec.model,
+        revision=spec.revision,
+        trust_remote_code=spec.trust_remote_code,
+        disable_log_stats=False,
+    )
+    settings.values.setdefault("seed", 0)
+    settings.values.setdefault("use_tqdm_on_load", False)
+    return settings
 
 
-def _find_bytes_per_token(engine_args: Any) -> int | None:  # noqa: ANN401
-    """KV cache bytes of one token: a key and a value in each layer; None for a model that has no such numbers."""
-    config = engine_args.create_model_config()
-    try:
-        num_layers = int(config.hf_text_config.num_hidden_layers)
-        return int(2 * num_layers * config.get_total_num_kv_heads() * config.get_head_size() * config.dtype.itemsize)
-    except AttributeError:
-        return None
+def _decide(spec: EngineSpec, workload: Workload) -> Settings:
+    own = {"model": spec.model, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    given: dict[str, Any] = dict(spec.arguments) | own
+    config = EngineArgs(**given, max_model_len=spec.max_context_tokens).create_model_config()
+    is_cpu = bool(current_platform.is_cpu())
+    num_cores = count_threads(spec.num_replicas)
+    machine = Machine(
+        is_cpu=is_cpu,
+        num_threads=torch.get_num_threads() if is_cpu else num_cores,
+        num_cores=num_cores,
+        free_memory_bytes=read_free_memory_bytes() // spec.num_replicas,
+        has_compiler=find_compiler() is not None,
+        flops_per_s=measure_flops_per_s() if is_cpu else None,
+        compile_cache=os.environ.get("VLLM_CACHE_ROOT"),
+    )
+    return decide_settings(
+        spec, workload, machine, read_model_facts(config, spec.model), EngineArgs.__dataclass_fields__
+    )
 
 
 def _has_engine_process() -> bool:
@@ -332,7 +338,26 @@ def _watch_engine_process(engine_core: Any) -> None:  # noqa: ANN401
     engine_core.outputs_queue.put_nowait(EngineDeadError())
 
 
-if __name__ == "__main__":
-    # `bulkinfer doctor` runs this in a process of its own: the import is the test.
+def _tell_doctor() -> None:
+    """`bulkinfer doctor` runs this in a process of its own: the import is the test.
+
+    Prints the versions, the device and, for a Start frame on the standard input, the settings as JSON.
+    """
     device = "CPU" if current_platform.is_cpu() else current_platform.get_device_name()
-    print(f"vLLM {__version__}, torch {torch.__version__}\n{device}")  # noqa: T201
+    print(f"vLLM {__version__}, torch {torch.__version__}\n{device}", flush=True)  # noqa: T201
+    ours = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # vLLM logs while it reads a configuration
+    body = sys.stdin.buffer.read()
+    if body:
+        start = decode_parent_frame(body)
+        assert isinstance(start, Start)
+        try:
+            settings = choose_settings(start.spec, start.workload)
+            told: dict[str, JsonValue] = {"values": settings.values | settings.environment, "reasons": settings.reasons}
+        except JobError as error:
+            told = {"error": str(error)}
+        os.write(ours, orjson.dumps(told) + b"\n")
+
+
+if __name__ == "__main__":
+    _tell_doctor()

@@ -1,10 +1,6 @@
 """`engine.vllm` of the job file, and the memory that vLLM gets. Knows vLLM's names, but does not import it."""
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from pathlib import Path
-
-import psutil
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.simulated_arguments import suggest_name
@@ -12,9 +8,8 @@ from bulkinfer.errors import JobError
 from bulkinfer.records import JsonValue
 
 MIB = 1 << 20
-_MIN_KV_CACHE_BYTES = 256 * MIB
+MIN_KV_CACHE_BYTES = 256 * MIB
 _UNKNOWN_KV_CACHE_BYTES = 1024 * MIB
-_CGROUP_PATH = Path("/sys/fs/cgroup")
 
 _OWNED = {
     "model": "model.path",
@@ -54,22 +49,10 @@ def decide_kv_cache_bytes(spec: EngineSpec, bytes_per_token: int | None, block_s
     model of an unknown shape) counts as 1 GiB in all.
     """
     needed = _UNKNOWN_KV_CACHE_BYTES
+    assert spec.max_concurrency is not None
+    assert spec.max_context_tokens is not None
     if bytes_per_token is not None:
         blocks_per_sequence = -(-spec.max_context_tokens // block_size)
         # One more block: vLLM keeps one for itself.
         needed = (spec.max_concurrency * blocks_per_sequence + 1) * block_size * bytes_per_token
-    return max(_MIN_KV_CACHE_BYTES, min(needed, free_bytes // 2))
-
-
-def read_free_memory_bytes() -> int:
-    """Memory that this process may still take: what the machine has free, within the limit of its container."""
-    free = psutil.virtual_memory().available
-    for limit_name, used_name in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        # Not there, or "max": no limit.
-        with suppress(OSError, ValueError):
-            limit = int((_CGROUP_PATH / limit_name).read_text())
-            free = min(free, limit - int((_CGROUP_PATH / used_name).read_text()))
-    return max(0, free)
+    return max(MIN_KV_CACHE_BYTES, min(needed, free_bytes // 2))

@@ -331,7 +331,7 @@ def _load_vllm(start: Start) -> StepEngine:
     from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
 
     gc.freeze()  # vLLM collects several times while it loads
-    engine = VllmEngine(start.spec)
+    engine = VllmEngine(start.spec, start.workload)
     gc.freeze()
     gc.enable()
     return engine

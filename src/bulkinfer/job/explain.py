@@ -136,7 +136,9 @@ def _is_section(annotation: Plain) -> bool:
 
 
 def _clean_path(loc: tuple[str | int, ...]) -> KeyPath:
-    """Pydantic adds branches of unions below the free arguments of the engine; nobody wrote those."""
+    """Pydantic adds branches of unions, below the free arguments of the engine too; nobody wrote those."""
+    if loc[:1] == ("limits",):
+        return loc[:2]
     return loc[:_FREE_DEPTH] if loc[:2] in {("engine", "vllm"), ("engine", "simulated")} else loc
 
 

@@ -10,10 +10,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     JsonValue,
     PlainSerializer,
     Strict,
+    Tag,
     WithJsonSchema,
     model_validator,
 )
@@ -96,6 +98,14 @@ Replicas = Annotated[
     BeforeValidator(_as_replicas),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_REPLICAS}, {"const": "auto"}]}),
 ]
+
+
+Auto = Annotated[Literal["auto"], Tag("auto")]
+
+
+def _tell_auto(value: object) -> str:
+    """Which of the two a limit is, so that what is neither is told to be no number, once."""
+    return "auto" if value == "auto" else "number"
 
 
 class Section(BaseModel):
@@ -193,15 +203,26 @@ class SamplingSpec(Section):
 class LimitsSpec(Section):
     """What a run may use, and when it gives up."""
 
-    max_concurrency: int = Field(default=64, ge=1, le=65_536, description="Sequences active in the engine.")
+    max_concurrency: Annotated[
+        Auto | Annotated[int, Field(ge=1, le=65_536), Tag("number")], Discriminator(_tell_auto)
+    ] = Field(
+        default="auto",
+        description="Sequences active in the engine; `auto`: as many as suit the machine and the documents.",
+        examples=["auto", 64],
+    )
     max_queue_size: int = Field(
         default=512,
         ge=1,
         le=10_000_000,
         description="Rendered documents that wait for the engine; the shard behind them is read ahead too.",
     )
-    max_context_tokens: int = Field(
-        default=2048, ge=2, le=100_000_000, description="The most tokens of prompt and answer of one document together."
+    max_context_tokens: Annotated[
+        Auto | Annotated[int, Field(ge=2, le=100_000_000), Tag("number")], Discriminator(_tell_auto)
+    ] = Field(
+        default="auto",
+        description="The most tokens of prompt and answer of one document together; `auto`: what the model can take, "
+        "as far as there is memory for it.",
+        examples=["auto", 2048],
     )
     reject_when_queue_full: bool = Field(
         default=False,
@@ -303,7 +324,7 @@ class JobSpec(Section):
     @model_validator(mode="after")
     def _check_room_for_prompt(self) -> "JobSpec":
         limit = self.limits.max_context_tokens
-        if self.sampling.max_tokens >= limit:
+        if limit != "auto" and self.sampling.max_tokens >= limit:
             raise wrong_value(
                 f"less than limits.max_context_tokens ({limit}), as prompt and answer share it",
                 "lower it, or raise limits.max_context_tokens",

@@ -14,6 +14,7 @@ from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
 from bulkinfer.records import (
     Commit,
     Completion,
+    EngineReady,
     Failure,
     FailureCode,
     JsonValue,
@@ -21,7 +22,9 @@ from bulkinfer.records import (
     Outcome,
     Request,
     Result,
+    Workload,
 )
+from bulkinfer.runner.outlook import Outlook
 from bulkinfer.runner.replica import EngineCounts, ReplicaCounts
 from bulkinfer.shards import Shard
 
@@ -47,6 +50,7 @@ class Ledger(EngineCounts):
 
     input_size_bytes: int
     max_concurrency: int
+    """Of an engine; expected, until one is ready."""
     num_replicas: int = 1
     started_s: float = field(default_factory=time.monotonic)
     num_read: int = 0
@@ -62,13 +66,14 @@ class Ledger(EngineCounts):
     is_read_to_end: bool = False
     bytes_read: int = 0
     last_rows: dict[UUID, int] = field(default_factory=dict)
-    chars_found: int = 0
     chars_finished: int = 0
     chars_answered: int = 0
     num_answered: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
+    settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    outlook: Outlook = field(default_factory=Outlook)
     first_submit_s: float | None = None
     last_answer_s: float | None = None
     peak_queue_size: int = 0
@@ -99,9 +104,15 @@ class Ledger(EngineCounts):
         self.num_to_do += len(shard.requests) + len(shard.failures)
         self.num_unaskable += len(shard.failures)
         self.failed_by_code.update(failure.code for failure in shard.failures)
-        self.chars_found += sum(request.num_chars for request in shard.requests)
+        self.outlook.note_shard(shard)
         self.bytes_read = shard.bytes_read
         self.last_rows.update(shard.last_rows)
+
+    def note_ready(self, ready: EngineReady, replica: int = 0) -> None:
+        """An engine is loaded, for the first time or again."""
+        EngineCounts.note_ready(self, ready, replica)
+        self.max_concurrency = ready.max_concurrency or self.max_concurrency
+        self.settings = ready.settings
 
     def note_death(self, replica: int = 0) -> None:
         """An engine died: rates begin anew."""
@@ -183,6 +194,10 @@ class Ledger(EngineCounts):
             num_replicas_ready=sum(replica.is_ready for replica in self.replicas),
         )
 
+    def workload(self) -> Workload:
+        """What an engine that is started now would have to do."""
+        return self.outlook.estimate(self.num_outcomes - self.num_unaskable, self._share_read())
+
     def _rates(self, now_s: float) -> tuple[float, float]:
         """Prompt and output tokens per second over the recent past, from when the engine had something to do."""
         if self.first_submit_s is None:
@@ -213,7 +228,7 @@ class Ledger(EngineCounts):
             return None
         share = self._share_read()
         unread = (1 - share) / share if share > 0 else 0.0
-        chars_left = self.chars_found * (1 + unread) - self.chars_finished
+        chars_left = self.outlook.chars_asked * (1 + unread) - self.chars_finished
         documents_left = self.num_to_do * (1 + unread) - self.num_outcomes
         prompt_left = chars_left * self.prompt_tokens / self.chars_answered
         output_left = documents_left * self.output_tokens / self.num_answered
@@ -319,6 +334,7 @@ class Ledger(EngineCounts):
             "prefix_cache_hit_rate": round(self.cached_tokens / self.prompt_tokens, 4) if self.prompt_tokens else 0.0,
             "restarts": self.num_restarts,
             "is_used": self.first_submit_s is not None,
+            "settings": self.settings,
             **self.describe_replicas(),
             **self.steps.describe(),
         }

@@ -85,11 +85,12 @@ class Run:
         self._committed = committed
         self._limits = plan.job.spec.limits
         input_size_bytes = sum(file.size_bytes for file in plan.files)
-        self._ledger = Ledger(input_size_bytes, self._limits.max_concurrency, len(engines.engines))
+        max_concurrency = plan.engine_spec.expected_concurrency
+        self._ledger = Ledger(input_size_bytes, max_concurrency, len(engines.engines))
         self._fleet = Fleet(
             engines,
             plan.job.spec.model.path,
-            max_concurrency=self._limits.max_concurrency,
+            max_concurrency=max_concurrency,
             max_restarts=plan.job.spec.engine.max_restarts,
             ledger=self._ledger,
             emit=emit,
@@ -262,6 +263,7 @@ class Run:
         task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
         run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
+        self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path)
         planner = ShardPlanner(
             scans=scans,
             template=plan.template,

@@ -8,6 +8,7 @@ from uuid import UUID
 import orjson
 
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
 from bulkinfer.job import Job, find_nearest
@@ -38,20 +39,7 @@ class RunPlan:
     @property
     def engine_spec(self) -> EngineSpec:
         """What the engine is told."""
-        spec = self.job.spec
-        arguments = spec.engine.vllm if spec.engine.kind == "vllm" else spec.engine.simulated
-        return EngineSpec(
-            kind=spec.engine.kind,
-            model=self.job.model,
-            revision=spec.model.revision,
-            sampling=spec.sampling.to_engine(),
-            max_concurrency=spec.limits.max_concurrency,
-            max_context_tokens=spec.limits.max_context_tokens,
-            arguments=arguments,
-            chat_template=spec.model.chat_template,
-            trust_remote_code=spec.model.trust_remote_code,
-            step_timeout_s=spec.engine.step_timeout_s,
-        )
+        return describe_engine(self.job)
 
 
 def plan_run(job: Job) -> RunPlan:

@@ -203,7 +203,7 @@ class Window:
         self.emit(EngineStarting(self.model, self.ledger.replicas[self.replica].num_restarts, self._name))
         self.is_started = True
         try:
-            self.engine.start()
+            self.engine.start(self.ledger.workload())
         except EngineError as error:
             if not self._has_been_ready:
                 raise
@@ -249,6 +249,7 @@ class Window:
         match event:
             case EngineReady():
                 self.is_ready = self._has_been_ready = True
+                self.max_concurrency = event.max_concurrency or self.max_concurrency
                 self.ledger.note_ready(event, self.replica)
                 self.emit(EngineStarted(event.start_s, event.settings, self._name))
             case EngineStats():

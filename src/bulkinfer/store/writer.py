@@ -187,6 +187,10 @@ class Store:
         _, task = self._begun()
         return self._read(lambda cursor: lookups.count_without_outcome(cursor, task.task_fingerprint, last_rows))
 
+    def find_speed(self, model: str) -> float | None:
+        """Prompt and output tokens per second of this model's last long run on this machine. Raises StoreError."""
+        return self._read(lambda cursor: lookups.find_speed(cursor, model))
+
     def latency(self) -> Latency:
         """Percentiles of the results that this run has on disk. Raises StoreError."""
         run, _ = self._begun()

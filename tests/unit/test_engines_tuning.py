@@ -1,0 +1,248 @@
+"""What an engine gets where the job gives nothing: tables of machines, models, workloads and jobs."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.tuning import Machine, ModelFacts, Settings, check_room, decide_settings, expect_work_s
+from bulkinfer.errors import JobError
+from bulkinfer.records import UNKNOWN_WORKLOAD, JsonValue, Workload
+from tests.engine_support import vllm_spec
+
+GIB = 1 << 30
+MIB = 1 << 20
+KNOWN = ("performance_mode", "max_model_len", "max_num_seqs", "enforce_eager", "block_size")
+CPU = Machine(is_cpu=True, num_threads=2, num_cores=2, free_memory_bytes=20 * GIB, has_compiler=True, flops_per_s=5e11)
+GPU = Machine(is_cpu=False, num_threads=16, num_cores=16, free_memory_bytes=128 * GIB)
+SMALL = ModelFacts(8192, kv_bytes_per_token=23_040, num_layers=30, num_parameters=135_000_000, weight_bytes=270_000_000)
+LONG = ModelFacts(131_072, kv_bytes_per_token=131_072, num_layers=32, num_parameters=8 * 10**9, weight_bytes=16 * GIB)
+UNKNOWN = ModelFacts(4096)
+SHORT_WORK = Workload(200, 240, 300, 400, is_read_to_end=True)
+LONG_WORK = Workload(1_000_000, 240, 300, 4_000)
+
+
+def auto_spec(max_tokens: int = 32, seed: int | None = None, **arguments: JsonValue) -> EngineSpec:
+    """A job that leaves all to the engine but for `arguments`."""
+    spec = replace(vllm_spec(max_tokens=max_tokens), max_concurrency=None, max_context_tokens=None, arguments=arguments)
+    return spec if seed is None else replace(spec, sampling={**spec.sampling, "seed": seed})
+
+
+def decide(
+    spec: EngineSpec, workload: Workload = SHORT_WORK, machine: Machine = CPU, model: ModelFacts = SMALL
+) -> Settings:
+    """`decide_settings` for a vLLM that has all arguments."""
+    return decide_settings(spec, workload, machine, model, KNOWN)
+
+
+def number(settings: Settings, name: str) -> int:
+    """A setting that is a number."""
+    value = settings.values[name]
+    assert isinstance(value, int)
+    return value
+
+
+def test_a_few_short_documents_on_a_cpu() -> None:
+    found = decide(auto_spec())
+    assert found.values == {
+        "block_size": 32,
+        "max_model_len": 8192,
+        "max_num_seqs": 256,
+        # 200 documents of 164 tokens are 6 blocks each, one as long as the context is 256, and one is vLLM's own.
+        "kv_cache_memory_bytes": (200 * 6 + 256 + 1) * 32 * 23_040,
+        "max_num_batched_tokens": 4096,
+        "enforce_eager": True,
+    }
+    assert found.environment == {"threads": 2}
+    assert set(found.reasons) == {"threads", *found.values}
+    assert all(found.reasons.values())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"block_size": 128},
+        {"kv_cache_memory_bytes": 300 * MIB},
+        {"max_num_batched_tokens": 2048},
+        {"enforce_eager": False},
+        {"enable_chunked_prefill": True},
+        {"block_size": 16, "enforce_eager": False, "max_num_batched_tokens": 512},
+    ],
+)
+@pytest.mark.parametrize("seed", [None, 1])
+def test_a_value_that_the_job_gives_is_kept_and_needs_no_reason(given: dict[str, Any], seed: int | None) -> None:
+    found = decide(auto_spec(seed=seed, **given))
+    assert {name: found.values[name] for name in given} == given
+    assert not set(given) & set(found.reasons)
+
+
+def test_threads_that_the_environment_gives_are_told_apart() -> None:
+    assert decide(auto_spec()).reasons["threads"].startswith("one for each physical core")
+    assert "OMP_NUM_THREADS" in decide(auto_spec(), machine=replace(CPU, num_threads=1)).reasons["threads"]
+
+
+def test_the_folder_for_compiled_code_is_told_when_code_is_compiled() -> None:
+    machine = replace(CPU, compile_cache="/caches/a")
+    assert decide(auto_spec(), LONG_WORK, machine).environment["compile_cache"] == "/caches/a"
+    assert "compile_cache" not in decide(auto_spec(), SHORT_WORK, machine).reasons
+
+
+def test_limits_that_the_job_gives_are_kept() -> None:
+    found = decide(replace(auto_spec(), max_concurrency=7, max_context_tokens=512))
+    assert (found.values["max_num_seqs"], found.values["max_model_len"]) == (7, 512)
+    assert not {"max_num_seqs", "max_model_len"} & set(found.reasons)
+
+
+def test_a_compilation_of_the_jobs_own_is_not_switched_off() -> None:
+    assert "enforce_eager" not in decide(auto_spec(compilation_config={"mode": 3})).values
+
+
+def test_the_kv_cache_of_a_job_without_a_known_workload_holds_all_sequences_at_their_longest() -> None:
+    found = decide(replace(auto_spec(), max_concurrency=40, max_context_tokens=1024), UNKNOWN_WORKLOAD)
+    assert found.values["kv_cache_memory_bytes"] == (40 * 32 + 1) * 32 * 23_040
+
+
+def test_a_low_estimate_of_documents_makes_the_kv_cache_no_smaller() -> None:
+    few = replace(SHORT_WORK, num_documents=3)
+    assert decide(auto_spec(), few).values["kv_cache_memory_bytes"] == 256 * MIB
+    estimated = decide(auto_spec(), replace(few, is_read_to_end=False))
+    assert estimated.values["kv_cache_memory_bytes"] == (256 * 6 + 256 + 1) * 32 * 23_040
+
+
+@pytest.mark.parametrize("free_bytes", [600 * MIB, GIB, 4 * GIB, 64 * GIB])
+@pytest.mark.parametrize("workload", [SHORT_WORK, LONG_WORK, UNKNOWN_WORKLOAD, Workload(5, 9e4, 100_000, 500_000)])
+@pytest.mark.parametrize("model", [SMALL, replace(LONG, weight_bytes=0)])
+def test_the_kv_cache_is_within_half_of_what_is_free_and_holds_one_document_at_its_longest(
+    free_bytes: int, workload: Workload, model: ModelFacts
+) -> None:
+    found = decide(auto_spec(), workload, replace(CPU, free_memory_bytes=free_bytes), model)
+    num_bytes = number(found, "kv_cache_memory_bytes")
+    assert num_bytes <= max(256 * MIB, (free_bytes - model.weight_bytes) // 2)
+    assert model.kv_bytes_per_token is not None
+    num_blocks = num_bytes // (32 * model.kv_bytes_per_token) - 1
+    assert num_blocks * 32 >= number(found, "max_model_len")
+    assert number(found, "max_num_seqs") >= 1
+
+
+def test_a_tiny_container_gets_fewer_sequences_and_says_why() -> None:
+    found = decide(auto_spec(max_tokens=2000), LONG_WORK, replace(CPU, free_memory_bytes=800 * MIB))
+    assert number(found, "max_num_seqs") < 16
+    assert "fit into memory" in found.reasons["max_num_seqs"]
+    assert number(found, "max_num_batched_tokens") == 4096
+
+
+def test_a_long_context_that_does_not_fit_is_cut_to_what_does() -> None:
+    machine = replace(CPU, free_memory_bytes=24 * GIB)
+    found = decide(auto_spec(), LONG_WORK, machine, LONG)
+    # Half of 8 GiB, 4 MiB a block, one block is vLLM's own.
+    assert number(found, "max_model_len") == (1024 - 1) * 32
+    assert "131,072" in found.reasons["max_model_len"]
+
+
+@pytest.mark.parametrize("is_read_to_end", [True, False])
+def test_a_costly_context_is_cut_to_the_documents_only_when_all_are_known(is_read_to_end: bool) -> None:
+    machine = replace(CPU, free_memory_bytes=256 * GIB)
+    workload = Workload(100, 240, 300, 1_000, is_read_to_end=is_read_to_end)
+    found = decide(auto_spec(), workload, machine, LONG)
+    assert number(found, "max_model_len") == (1_000 * 4 + 4096 + 32 if is_read_to_end else 131_072)
+
+
+def test_every_prompt_that_the_model_could_take_fits_into_the_context() -> None:
+    """Four tokens for each character: more than any tokenizer makes of its bytes."""
+    for max_chars in (1, 1_000, 20_000, 100_000):
+        workload = Workload(10, max_chars, max_chars, max_chars, is_read_to_end=True)
+        found = decide(auto_spec(), workload, replace(CPU, free_memory_bytes=256 * GIB), LONG)
+        assert number(found, "max_model_len") >= min(131_072, 4 * max_chars + 32)
+
+
+def test_a_seeded_job_computes_prompts_whole() -> None:
+    found = decide(auto_spec(seed=3), LONG_WORK)
+    assert found.values["enable_chunked_prefill"] is False
+    assert number(found, "max_num_batched_tokens") >= number(found, "max_model_len")
+    assert "seed" in found.reasons["enable_chunked_prefill"]
+
+
+def test_a_model_of_an_unknown_shape_gets_one_gibibyte_and_no_compiling() -> None:
+    found = decide(auto_spec(), LONG_WORK, CPU, UNKNOWN)
+    assert found.values["kv_cache_memory_bytes"] == GIB
+    assert found.values["max_model_len"] == -1  # what one document can have of it
+    assert found.values["enforce_eager"] is True
+
+
+@pytest.mark.parametrize(
+    ("workload", "machine", "model", "is_eager", "reason"),
+    [
+        (LONG_WORK, CPU, SMALL, False, "compiling takes about"),
+        (SHORT_WORK, CPU, SMALL, True, "compiling takes about"),
+        (LONG_WORK, replace(CPU, has_compiler=False), SMALL, True, "no C++ compiler"),
+        (UNKNOWN_WORKLOAD, CPU, SMALL, True, "not known"),
+        (LONG_WORK, replace(CPU, flops_per_s=None), SMALL, True, "not known"),
+        (LONG_WORK, CPU, replace(SMALL, num_layers=None), True, "not known"),
+        # A million documents, so fast that it is not worth it; two thousand, so slow that it is.
+        (replace(LONG_WORK, tokens_per_s=1e6), CPU, SMALL, True, "of work"),
+        (Workload(2_000, 240, 300, 400, tokens_per_s=20), CPU, SMALL, False, "of work"),
+        # Without a known number of parameters an earlier run still tells.
+        (replace(LONG_WORK, tokens_per_s=1e3), CPU, replace(SMALL, num_parameters=None), False, "of work"),
+    ],
+)
+def test_code_is_compiled_only_for_long_work(
+    workload: Workload, machine: Machine, model: ModelFacts, is_eager: bool, reason: str
+) -> None:
+    found = decide(auto_spec(), workload, machine, model)
+    assert found.values["enforce_eager"] is is_eager
+    assert reason in found.reasons["enforce_eager"]
+
+
+def test_an_earlier_run_outweighs_the_quick_estimate() -> None:
+    # 200 documents of 60 prompt tokens, and 16 of the 32 that an answer may have.
+    assert expect_work_s(replace(SHORT_WORK, tokens_per_s=100), 32, CPU, SMALL) == pytest.approx(200 * 76 / 100)
+    quick = expect_work_s(SHORT_WORK, 32, CPU, SMALL)
+    assert quick == pytest.approx(0.25 * 200 * 76 * 2 * 135_000_000 / 5e11)
+
+
+def test_a_gpu_is_left_to_vllm_but_for_throughput_and_context() -> None:
+    found = decide(auto_spec(gpu_memory_utilization=0.8), LONG_WORK, GPU, LONG)
+    assert found.values == {
+        "gpu_memory_utilization": 0.8,
+        "performance_mode": "throughput",
+        "max_model_len": -1,
+    }
+    assert set(found.reasons) == {"performance_mode", "max_model_len"}
+
+
+def test_a_gpu_with_a_vllm_that_knows_no_performance_mode() -> None:
+    assert decide_settings(auto_spec(), LONG_WORK, GPU, LONG, ()).values == {"max_model_len": -1}
+
+
+def test_limits_of_the_job_hold_on_a_gpu() -> None:
+    spec = replace(auto_spec(performance_mode="balanced"), max_concurrency=32, max_context_tokens=1024)
+    found = decide(spec, LONG_WORK, GPU, LONG)
+    assert found.values == {"performance_mode": "balanced", "max_num_seqs": 32, "max_model_len": 1024}
+    assert found.reasons == {}
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU])
+def test_answers_that_fill_the_context_alone_are_an_error_of_the_job(machine: Machine) -> None:
+    with pytest.raises(JobError, match=r"sampling.max_tokens: expected less than 8,192, .*found 8,192"):
+        decide(auto_spec(max_tokens=8192), LONG_WORK, machine)
+    decide(auto_spec(max_tokens=8191), LONG_WORK, machine)
+
+
+def test_a_context_that_the_job_gives_is_judged_with_the_job() -> None:
+    check_room(vllm_spec(max_context_tokens=16, max_tokens=16), 16, "")
+
+
+def test_more_sequences_than_tokens_of_a_step_widen_the_step() -> None:
+    found = decide(replace(auto_spec(), max_concurrency=10_000))
+    assert number(found, "max_num_batched_tokens") == 10_000
+
+
+def test_a_given_kv_cache_bounds_the_context() -> None:
+    found = decide(auto_spec(kv_cache_memory_bytes=64 * MIB), LONG_WORK)
+    assert number(found, "max_model_len") == (64 * MIB // (32 * 23_040) - 1) * 32
+
+
+def test_a_setting_that_is_no_number_is_an_error_of_the_job() -> None:
+    with pytest.raises(JobError, match=r"engine\.vllm\.block_size: expected a whole number"):
+        decide(auto_spec(block_size="many"))
