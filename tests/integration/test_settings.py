@@ -36,7 +36,7 @@ def test_each_wait_of_a_run_has_the_limit_that_the_job_file_gives_it(
         listened.append(client_timeout_s)
         listen(store, client_timeout_s)
 
-    monkeypatch.setattr("bulkinfer.runner.parts.create_engine", create_and_note)
+    monkeypatch.setattr("bulkinfer.engines.create_engine", create_and_note)
     monkeypatch.setattr(Store, "open", open_and_note)
     monkeypatch.setattr(Store, "listen", listen_and_note)
     folder.write_documents(make_documents(5))
