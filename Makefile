@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak fuzz bench bench-quick bench-steps bench-peers lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak fuzz bench bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ bench-quick: setup $(VENV)/.bench-ready ## The same with few documents and two p
 bench-steps: setup $(VENV)/.bench-ready ## What each step is worth: the engine with and without it, a quarter of an hour
 	$(BIN)/python -m benchmarks.simulated_order
 	$(BIN)/python -m benchmarks.steps $(BENCH)
+
+bench-replicas: $(READY) ## 1,000 simulated engines: where the one runner saturates, ten minutes; BENCH=--vllm: two real ones against one
+	$(BIN)/python -m benchmarks.replicas $(BENCH)
 
 bench-peers: setup $(VENV)/.bench-ready .bench/ray/.ready .bench/datatrove/.ready ## Peers that need an environment of their own
 	$(BIN)/python -m benchmarks --peers bulkinfer llm-chat ray-data datatrove --only reference --noise-pairs 0 $(BENCH)

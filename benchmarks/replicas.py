@@ -1,7 +1,7 @@
 """How far one runner goes: 1,000 simulated engines on virtual clocks, and where its one reader and one writer saturate.
 
-    python benchmarks/replicas.py                # simulated; a few minutes
-    python benchmarks/replicas.py --vllm         # two engines on one core each against one, and one on two cores
+    python -m benchmarks.replicas                # simulated; a few minutes
+    python -m benchmarks.replicas --vllm         # two engines on one core each against one, and one on two cores
 
 The cost model of an engine (`engine.simulated`) is that of one large GPU with a model of 8 billion parameters: 20,000
 prompt tokens/s while it reads prompts, 20 ms for a step of all its sequences. What is printed as virtual documents/s is
@@ -47,6 +47,7 @@ from bulkinfer.store import RunRecord, Store, TaskRecord
 SECONDS_PER_PROMPT_TOKEN = 1 / 20_000
 SECONDS_PER_STEP = 0.020
 MAX_CONCURRENCY = 64
+_MIN_S = 1e-6
 MODEL_PATH = Path(__file__).resolve().parents[1] / ".models" / "smollm2-135m-instruct"
 
 
@@ -202,7 +203,7 @@ def simulate(num_documents: int, num_chars: int, num_replicas: int) -> None:
     _print_rate("writer alone (Store.add)", num_documents, writer_s)
     _print_rate(f"loop alone, {num_replicas:,} engines", num_documents, loop_s - engines_s)
     _print_rate("simulation of the engines", num_documents, engines_s)
-    own_s = took_s - engines_s
+    own_s = max(_MIN_S, took_s - engines_s)
     print(f"  without the simulation this core feeds {num_documents / own_s / per_engine:,.0f} such engines")
 
 
@@ -245,7 +246,7 @@ def _run_vllm(folder: Path, name: str, num_replicas: int, cores: Sequence[int]) 
 
 
 def _print_rate(label: str, count: int, seconds: float) -> None:
-    print(f"  {label:<32} {count / seconds:>10,.0f} documents/s {1e6 * seconds / count:>8.1f} us each")
+    print(f"  {label:<32} {count / max(_MIN_S, seconds):>10,.0f} documents/s {1e6 * seconds / count:>8.1f} us each")
 
 
 def _ignore(event: Event) -> None:
