@@ -238,9 +238,11 @@ def _run_vllm(folder: Path, name: str, num_replicas: int, cores: Sequence[int]) 
         command,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         preexec_fn=lambda: os.sched_setaffinity(0, cores),
     )
+    # 5: the model's answers are cut at max_tokens, which is as much work.
+    assert ended.returncode in {0, 5}, ended.stderr[-2000:]
     rate: float = json.loads(ended.stdout)["throughput"]["documents_per_s"]
     return rate
 
