@@ -124,7 +124,8 @@ def render_progress(progress: Progress, state: str) -> RenderableType:
     lines.add_column()
     lines.add_row("tokens", _describe_tokens(progress))
     lines.add_row("engine", _describe_engine(progress))
-    lines.add_row("memory", _describe_memory(progress))
+    runner, engine = format_bytes(progress.runner_memory_bytes), format_bytes(progress.engine_memory_bytes)
+    lines.add_row("memory", f"runner {runner}, engine {engine}")
     if progress.num_failed:
         lines.add_row("failed", Text(_describe_failures(progress), style="red"))
     title = Text(visible(state))
@@ -340,11 +341,8 @@ def _describe_documents(progress: Progress) -> str:
     num_done = progress.num_succeeded + progress.num_failed
     expected = _expected(progress)
     share = f" {100 * num_done / expected:.0f} %" if expected else ""
-    return f"{num_done:,}/{'' if progress.is_read_to_end else '~'}{expected:,.0f}{share}{_time_left(progress)}"
-
-
-def _time_left(progress: Progress) -> str:
-    return "" if progress.time_left_s is None else f" about {format_s(max(1.0, progress.time_left_s))} left"
+    time_left = "" if progress.time_left_s is None else f" about {format_s(max(1.0, progress.time_left_s))} left"
+    return f"{num_done:,}/{'' if progress.is_read_to_end else '~'}{expected:,.0f}{share}{time_left}"
 
 
 def _describe_tokens(progress: Progress) -> str:
@@ -362,10 +360,6 @@ def _describe_engine(progress: Progress) -> str:
 
 def _fullness(engine: Mapping[str, Any]) -> str:
     return "" if (share := engine.get("full_step_share")) is None else f", {100 * share:.0f} % of steps full"
-
-
-def _describe_memory(progress: Progress) -> str:
-    return f"runner {format_bytes(progress.runner_memory_bytes)}, engine {format_bytes(progress.engine_memory_bytes)}"
 
 
 def _describe_failures(progress: Progress) -> str:
