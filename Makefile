@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak fuzz bench bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak fuzz scale bench bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,10 @@ $(AIRFLOW)/.ready: requirements/airflow.txt
 
 soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=, ENGINE=both|simulated|vllm
 	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))
+
+DOCUMENTS ?= 1000000
+scale: $(READY) $(VENV)/.bench-ready ## Memory, commits and file of DOCUMENTS documents through an engine that costs nothing; into out/scale
+	$(BIN)/python -m benchmarks.scale --documents $(DOCUMENTS) --to out/scale
 
 FUZZ_EXAMPLES ?= 2000
 fuzz: $(READY) ## Throw new random job files, rows and command lines at it, FUZZ_EXAMPLES of each; about half an hour
