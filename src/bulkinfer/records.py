@@ -263,6 +263,31 @@ class Scan:
     source: SourceFile
     num_known_rows: int
     """Rows 1 to this are in the store already, from an earlier run over the same unchanged file."""
+    is_complete: bool = False
+    """The file has no other rows than those."""
+    is_settled: bool = True
+    """The file's times prove that those rows are as they were read."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSpan:
+    """Rows of one scan that are in the store: those after `after`, up to `last_row`."""
+
+    scan_id: UUID
+    after: int
+    last_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Of one span, the rows whose document a run has to ask."""
+
+    num_rows: int
+    """Rows that the span has; less than its numbers where lines of a file are blank."""
+    rows: Sequence[int]
+    """Those that are wanted, ascending."""
+    places: Sequence[int]
+    """Of each of these: the how-manieth row of the span it is, from 1."""
 
 
 @dataclass(frozen=True, slots=True)

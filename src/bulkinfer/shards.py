@@ -13,6 +13,7 @@ from uuid import UUID
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
+from bulkinfer.known import FindWanted, KnownRows, Passed
 from bulkinfer.ordering import order_requests
 from bulkinfer.outcome import fail_document, fail_unreadable
 from bulkinfer.prompt import DocumentFault, PromptTemplate
@@ -33,6 +34,9 @@ MAX_SHARD_DOCUMENTS = 65_536
 """One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
 MAX_SHARD_CHARS = 16 * 1024 * 1024
 """Of text in fields and of template text around them: what bounds the memory when either is long."""
+
+MAX_SHARD_PASSED = 1 << 20
+"""Known rows that a shard passes over: a run that has little to do tells where it is, and asks early what it finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Shard:
     """Input bytes passed since the beginning of the run, as far as the sources can tell."""
     is_last: bool = False
     """No other comes after it."""
+    ended_scans: tuple[UUID, ...] = ()
+    """Read to their end by now, and not known to be complete before."""
 
     def estimate_work(self, input_size_bytes: int) -> Workload:
         """The work in the whole input, if this is its first shard."""
@@ -78,8 +84,8 @@ def find_p95(lengths: Sequence[int]) -> int:
 class ShardPlanner:
     """Reads the scans of one run, one after the other, and cuts them into shards.
 
-    `find_done` says which of some hashes must not be asked (the store's word). `limit` stops the planner after that
-    many documents to do.
+    `find_done` says which of some hashes must not be asked (the store's word), `find_wanted` which of the rows that it
+    knows must be; without it all are read. `limit` stops the planner after that many documents to do.
     """
 
     scans: Sequence[Scan]
@@ -89,6 +95,8 @@ class ShardPlanner:
     limit: int | None
     max_documents: int
     max_chars: int
+    find_wanted: FindWanted | None = None
+    _known: KnownRows | None = None
     _asked: set[bytes] = field(default_factory=set)
     _num_to_do: int = 0
     _is_stopped: bool = False
@@ -98,6 +106,8 @@ class ShardPlanner:
 
         Raises InputError when a source turns out damaged; what was read before it is yielded first.
         """
+        if self.find_wanted is not None:
+            self._known = KnownRows([scan for scan in self.scans if scan.is_settled], self.find_wanted)
         for stretch in self._iter_stretches():
             shard = self._plan(stretch)
             if self._is_stopped:
@@ -110,6 +120,8 @@ class ShardPlanner:
     def stop(self) -> None:
         """End as soon as possible; the shard that is being planned is incomplete then. Any thread may call this."""
         self._is_stopped = True
+        if self._known is not None:
+            self._known.stop()
 
     def forget(self, document_hashes: Sequence[bytes]) -> None:
         """These outcomes are on disk: from now on the store answers for them. Any thread may call this."""
@@ -123,7 +135,11 @@ class ShardPlanner:
                 if self._is_stopped:
                     return
                 stretch.add(scan, row, self.template.num_chars)
-                if len(stretch.entries) >= self.max_documents or stretch.num_chars >= self.max_chars:
+                if (
+                    len(stretch.entries) >= self.max_documents
+                    or stretch.num_chars >= self.max_chars
+                    or stretch.num_passed >= MAX_SHARD_PASSED
+                ):
                     stretch.bytes_read = bytes_read()
                     yield stretch
                     stretch = _Stretch()
@@ -136,17 +152,46 @@ class ShardPlanner:
         stretch.is_last = True
         yield stretch
 
-    def _iter_rows(self) -> Iterator[tuple[Scan, Document | UnreadableRow, Callable[[], int]]]:
+    def _iter_rows(self) -> Iterator[tuple[Scan, "_Read", Callable[[], int]]]:
         bytes_before = 0
         for scan in self.scans:
-            source = open_source(scan.source, self.template.fields, self.id_field)
-
-            def bytes_read(before: int = bytes_before, source: Source = source) -> int:
-                return before + source.bytes_read()
-
-            for row in source.iter_rows():
+            if self._known is None or scan.num_known_rows == 0 or not scan.is_settled:
+                rows = self._iter_new(scan, bytes_before)
+            else:
+                rows = self._iter_known(scan, self._known, bytes_before)
+            for row, bytes_read in rows:
                 yield scan, row, bytes_read
             bytes_before += scan.source.size_bytes
+
+    def _iter_new(self, scan: Scan, bytes_before: int) -> Iterator[tuple["_Read", Callable[[], int]]]:
+        source, bytes_read = self._open(scan, bytes_before)
+        for row in source.iter_rows():
+            yield row, bytes_read
+        yield _Ended(), bytes_read
+
+    def _iter_known(
+        self, scan: Scan, all_known: KnownRows, bytes_before: int
+    ) -> Iterator[tuple["_Read", Callable[[], int]]]:
+        """Read of a known file only what is to be asked, and what lies behind the rows that are known."""
+        known = all_known.open_scan(scan)
+
+        def bytes_read() -> int:
+            return bytes_before + scan.source.size_bytes
+
+        if known.needs_reading:
+            source, bytes_read = self._open(scan, bytes_before)
+            for row in source.iter_rows(known.iter_numbers()):
+                if (passed := known.pass_to(row.origin.row)) is not None:
+                    yield passed, bytes_read
+                yield row, bytes_read
+        if (passed := known.pass_rest()) is not None:
+            yield passed, bytes_read
+        if not scan.is_complete:
+            yield _Ended(), bytes_read
+
+    def _open(self, scan: Scan, bytes_before: int) -> tuple[Source, Callable[[], int]]:
+        source = open_source(scan.source, self.template.fields, self.id_field)
+        return source, lambda: bytes_before + source.bytes_read()
 
     def _plan(self, stretch: "_Stretch") -> Shard:
         # The order matters: a hash leaves `_asked` only after its outcome is on disk, so whoever is not in the set now
@@ -157,7 +202,7 @@ class ShardPlanner:
             to_do = stretch.cut(to_do, self.limit - self._num_to_do)
         self._asked |= to_do
         self._num_to_do += len(to_do)
-        rows, last_rows, num_read = stretch.new_rows(), stretch.last_rows(), len(stretch.entries)
+        rows, last_rows, num_read = stretch.new_rows(), stretch.last_rows(), stretch.num_read
         requests, failures = self._render(stretch.entries, to_do)
         return Shard(
             requests=tuple(order_requests(requests)),
@@ -167,6 +212,7 @@ class ShardPlanner:
             num_skipped=num_read - len(requests) - len(failures),
             last_rows=last_rows,
             bytes_read=stretch.bytes_read,
+            ended_scans=stretch.ended_scans(),
         )
 
     def _render(self, entries: deque["_Entry"], to_do: set[bytes]) -> tuple[list[Request], list[Failure]]:
@@ -200,29 +246,59 @@ class ShardPlanner:
 
 
 @dataclass(frozen=True, slots=True)
+class _Ended:
+    """The file has no more rows."""
+
+
+_Read = Document | UnreadableRow | Passed | _Ended
+"""What reading a scan gives."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Entry:
     scan: Scan
     row: Document | UnreadableRow
     document_hash: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Something that stands between two entries, or before the first, or after the last."""
+
+    num_entries: int
+    """So many are before it."""
+    scan: Scan
+    what: Passed | _Ended
+
+
 @dataclass(slots=True)
 class _Stretch:
-    """Rows as they were read, before anything is known about them."""
+    """Rows as they were read, before anything is known about them; and between them what was not read."""
 
     entries: deque[_Entry] = field(default_factory=deque)
+    marks: list[_Mark] = field(default_factory=list)
     num_chars: int = 0
+    num_passed: int = 0
     bytes_read: int = 0
     is_last: bool = False
 
-    def add(self, scan: Scan, row: Document | UnreadableRow, template_chars: int) -> None:
+    @property
+    def num_read(self) -> int:
+        """Input rows of the stretch, those that needed no reading included."""
+        return len(self.entries) + self.num_passed
+
+    def add(self, scan: Scan, row: _Read, template_chars: int) -> None:
         match row:
             case Document(fields=fields):
-                document_hash = hash_document(fields)
                 self.num_chars += template_chars + sum(_count_chars(value) for value in fields.values())
+                self.entries.append(_Entry(scan, row, hash_document(fields)))
             case UnreadableRow(digest=digest):
-                document_hash = digest
-        self.entries.append(_Entry(scan, row, document_hash))
+                self.entries.append(_Entry(scan, row, digest))
+            case Passed(num_rows=num_rows):
+                self.num_passed += num_rows
+                self.marks.append(_Mark(len(self.entries), scan, row))
+            case _Ended():
+                self.marks.append(_Mark(len(self.entries), scan, row))
 
     def cut(self, to_do: set[bytes], limit: int) -> set[bytes]:
         """Keep rows only until `limit` documents to do have come by, in file order; return those documents."""
@@ -230,7 +306,7 @@ class _Stretch:
         for position, entry in enumerate(self.entries):
             if entry.document_hash in to_do and entry.document_hash not in kept:
                 if len(kept) == limit:
-                    self.entries = deque(list(self.entries)[:position])
+                    self._cut_at(position)
                     break
                 kept.add(entry.document_hash)
         return kept
@@ -245,7 +321,20 @@ class _Stretch:
 
     def last_rows(self) -> dict[UUID, int]:
         """By scan, the last row of the stretch."""
-        return {entry.scan.scan_id: entry.row.origin.row for entry in self.entries}
+        last_rows = {entry.scan.scan_id: entry.row.origin.row for entry in self.entries}
+        for mark in self.marks:
+            if isinstance(mark.what, Passed):
+                last_rows[mark.scan.scan_id] = max(mark.what.last_row, last_rows.get(mark.scan.scan_id, 0))
+        return last_rows
+
+    def ended_scans(self) -> tuple[UUID, ...]:
+        """Scans of which the stretch holds the end."""
+        return tuple(mark.scan.scan_id for mark in self.marks if isinstance(mark.what, _Ended))
+
+    def _cut_at(self, position: int) -> None:
+        self.entries = deque(list(self.entries)[:position])
+        self.marks = [mark for mark in self.marks if mark.num_entries <= position]
+        self.num_passed = sum(mark.what.num_rows for mark in self.marks if isinstance(mark.what, Passed))
 
 
 def _count_chars(value: JsonValue) -> int:

@@ -173,7 +173,7 @@ class Run:
         self._ledger.note_shard(shard)
         self._pending.extend(shard.requests)
         self._feed()
-        self._store.add_rows(shard.rows)
+        self._store.add_rows(shard.rows, shard.ended_scans)
         self._store.add(shard.failures)
 
     def _note_commits(self) -> None:
@@ -272,6 +272,7 @@ class Run:
             limit=self._options.limit,
             max_documents=MAX_SHARD_DOCUMENTS,
             max_chars=MAX_SHARD_CHARS,
+            find_wanted=lambda spans: store.find_wanted(spans, self._options.only),
         )
 
         store.status_source = self._describe_status

@@ -11,9 +11,11 @@ from bulkinfer.records import Document, JsonValue, Origin, SourceFile, Unreadabl
 class Source(Protocol):
     """One input file as a stream of rows. A row that cannot be read is a value in the stream, never an exception."""
 
-    def iter_rows(self) -> Iterator[Document | UnreadableRow]:
+    def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
         """Yield the rows in file order; memory does not grow with the file.
 
+        `wanted`: only the rows of these numbers, ascending; reading ends with the last of them. The others are passed
+        over as cheaply as the format allows, and it may be asked for the next a few hundred rows ahead.
         Raises InputError when the file as a whole is at fault: damaged, gone, or changed since it was found. The rows
         before the fault have been yielded by then.
         """

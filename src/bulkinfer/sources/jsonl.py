@@ -44,12 +44,16 @@ class JsonlSource:
         self._needed = sorted(fields if id_field is None else fields | {id_field})
         self._raw: CountingFile | None = None
 
-    def iter_rows(self) -> Iterator[Document | UnreadableRow]:
-        """Yield one row for each line that is not blank. Raises InputError; see `Source`."""
+    def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
+        """Yield one row for each line that is not blank, or for the wanted ones. Raises InputError; see `Source`.
+
+        A line that is not wanted is not parsed.
+        """
         raw = self._open()
         self._raw = raw
-        for line in self._iter_lines(raw):
-            yield self._read_row(line)
+        with closing(self._iter_lines(raw, wanted)) as lines:
+            for line in lines:
+                yield self._read_row(line)
         check_unchanged(self._file)
 
     def bytes_read(self) -> int:
@@ -75,11 +79,11 @@ class JsonlSource:
         except OSError as error:
             raise InputError(f"{self._file.name}: cannot be read ({error.strerror}). Check its permissions") from error
 
-    def _iter_lines(self, raw: CountingFile) -> Generator["_Line", None, None]:
+    def _iter_lines(self, raw: CountingFile, wanted: Iterator[int] | None = None) -> Generator["_Line", None, None]:
         number = 0
         try:
             with open_stream(self._file, self._format, raw) as stream:
-                for line in _iter_lines(stream):
+                for line in _iter_lines(stream) if wanted is None else _iter_wanted_lines(stream, wanted):
                     number = line.number
                     yield line
         except DAMAGE as error:
@@ -143,12 +147,36 @@ def _iter_lines(stream: BinaryIO) -> Iterator[_Line]:
     number = 0
     while raw := stream.readline(limit):
         number += 1
-        if number == 1:
-            raw = raw.removeprefix(_BOM)
-        if len(raw) > MAX_LINE_BYTES and len(_strip_end(raw)) > MAX_LINE_BYTES:
-            yield _Line(number, b"", _pass_over_line(stream, raw))
-        elif raw and not raw.isspace():
-            yield _Line(number, _strip_end(raw))
+        if (line := _read_line(stream, number, raw)) is not None:
+            yield line
+
+
+def _iter_wanted_lines(stream: BinaryIO, wanted: Iterator[int]) -> Iterator[_Line]:
+    """Those of the lines that are not blank whose numbers are wanted."""
+    limit = MAX_LINE_BYTES + 2
+    number = 0
+    for target in wanted:
+        while raw := stream.readline(limit):
+            number += 1
+            if number == target:
+                break
+            while len(raw) == limit and not raw.endswith(b"\n"):
+                raw = stream.readline(limit)
+        else:
+            return
+        if (line := _read_line(stream, number, raw)) is not None:
+            yield line
+
+
+def _read_line(stream: BinaryIO, number: int, raw: bytes) -> _Line | None:
+    """The line that begins with `raw`; None if it is blank."""
+    if number == 1:
+        raw = raw.removeprefix(_BOM)
+    if len(raw) > MAX_LINE_BYTES and len(_strip_end(raw)) > MAX_LINE_BYTES:
+        return _Line(number, b"", _pass_over_line(stream, raw))
+    if raw and not raw.isspace():
+        return _Line(number, _strip_end(raw))
+    return None
 
 
 def _pass_over_line(stream: BinaryIO, begin: bytes) -> bytes:

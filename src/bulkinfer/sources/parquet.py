@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import count, repeat
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -43,13 +43,20 @@ class ParquetSource:
         ]
         self._fields = [column for column in self._columns if column.name in fields]
 
-    def iter_rows(self) -> Iterator[Document | UnreadableRow]:
-        """Yield one row for each row of the table. Raises InputError; see `Source`."""
+    def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
+        """Yield one row for each row of the table, or for the wanted ones. Raises InputError; see `Source`.
+
+        A row group without a wanted row is not read at all.
+        """
         self._num_rows_read = 0
+        numbers = _Wanted(wanted)
         with self._open() as parquet:
             for index in range(parquet.metadata.num_row_groups):
-                for batch in self._iter_batches(parquet, index):
-                    yield from self._read_batch(batch, index)
+                last_row = self._num_rows_read + parquet.metadata.row_group(index).num_rows
+                batches = self._iter_batches(parquet, index)
+                while self._num_rows_read < last_row and numbers.is_any_to(last_row):
+                    yield from self._read_batch(next(batches), index, numbers)
+                self._num_rows_read = last_row
         check_unchanged(self._file)
 
     def bytes_read(self) -> int:
@@ -109,22 +116,30 @@ class ParquetSource:
             f"({fault}). The rows before were read; write or copy the file again, then run again"
         )
 
-    def _read_batch(self, batch: pa.RecordBatch, row_group: int) -> Iterator[Document | UnreadableRow]:
+    def _read_batch(
+        self, batch: pa.RecordBatch, row_group: int, wanted: "_Wanted"
+    ) -> Iterator[Document | UnreadableRow]:
+        first = self._num_rows_read + 1
+        self._num_rows_read += batch.num_rows
+        numbers: Sequence[int] = wanted.take_to(first, self._num_rows_read)
+        if not numbers:
+            return
         faults: dict[int, str] = {}
         try:
+            if len(numbers) < batch.num_rows:
+                batch = batch.take(pa.array([number - first for number in numbers]))
             values = {column.name: _read_column(batch.column(column.name), column, faults) for column in self._columns}
         except _DAMAGE as error:  # an index that points outside the dictionary is found only here
+            self._num_rows_read = first - 1
             raise self._damaged(row_group, batch.num_rows, type(error).__name__) from error
         names = [column.name for column in self._fields]
         id_values = values.get(self._id_field) if self._id_field is not None else None
         rows = zip(*(values[name] for name in names), strict=True) if names else repeat(())
-        first = self._num_rows_read + 1
-        self._num_rows_read += batch.num_rows
-        for index, row in zip(range(batch.num_rows), rows, strict=False):
+        for index, number, row in zip(count(), numbers, rows, strict=False):
             if index in faults:
-                yield self._unreadable(batch, index, first + index, faults[index])
+                yield self._unreadable(batch, index, number, faults[index])
             else:
-                origin = name_origin(self._file.name, first + index, id_values[index] if id_values else None)
+                origin = name_origin(self._file.name, number, id_values[index] if id_values else None)
                 yield Document(origin, dict(zip(names, row, strict=True)))
 
     def _unreadable(self, batch: pa.RecordBatch, index: int, row: int, fault: str) -> UnreadableRow:
@@ -134,6 +149,28 @@ class ParquetSource:
         ]
         digest = hashlib.sha256(repr(raw).encode()).digest()[:16]
         return UnreadableRow(name_origin(self._file.name, row, None), digest, f"{self._file.name}, row {row}: {fault}")
+
+
+class _Wanted:
+    """The numbers of the rows to read, with a look at the next; all when no numbers are given."""
+
+    def __init__(self, numbers: Iterator[int] | None) -> None:
+        self._numbers = numbers
+        self._next = 0 if numbers is None else next(numbers, None)
+
+    def is_any_to(self, last: int) -> bool:
+        """Whether any wanted row is left up to this one."""
+        return self._next is not None and self._next <= last
+
+    def take_to(self, first: int, last: int) -> Sequence[int]:
+        """Those of the rows `first` to `last` that are wanted."""
+        if self._numbers is None:
+            return range(first, last + 1)
+        taken = []
+        while self._next is not None and self._next <= last:
+            taken.append(self._next)
+            self._next = next(self._numbers, None)
+        return taken
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from bulkinfer.records import DocumentRow, Failure, Result, Scan
+from bulkinfer.records import DocumentRow, Failure, KnownSpan, Result, Scan
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -35,6 +35,18 @@ def last_rows_table(last_rows: Mapping[UUID, int]) -> pa.Table:
         {
             "scan_id": _uuids([key.bytes for key in last_rows]),
             "last_row": pa.array(list(last_rows.values()), pa.int64()),
+        }
+    )
+
+
+def spans_table(spans: Sequence[KnownSpan]) -> pa.Table:
+    """Columns `position`, counted from 0, `scan_id`, `after` and `last_row`."""
+    return pa.table(
+        {
+            "position": pa.array(range(len(spans)), pa.int32()),
+            "scan_id": _uuids([span.scan_id.bytes for span in spans]),
+            "after": pa.array([span.after for span in spans], pa.int64()),
+            "last_row": pa.array([span.last_row for span in spans], pa.int64()),
         }
     )
 

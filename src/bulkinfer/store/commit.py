@@ -1,19 +1,20 @@
-"""One commit: document rows, results, failures and the commit record, in one transaction.
+"""One commit: document rows, ends of files, results, failures and the commit record, in one transaction.
 
 It may be run again after an unclear end: the commit record says whether the first attempt reached the disk, and the
 anti-joins keep out whatever is there already.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
 
 import duckdb
 
-from bulkinfer.records import DocumentRow, Failure, Outcome, Result
-from bulkinfer.store.arrow import failures_table, insert_table, results_table, rows_table
+from bulkinfer.records import Failure, Outcome, Result
+from bulkinfer.store.arrow import failures_table, insert_table, last_rows_table, results_table, rows_table
+from bulkinfer.store.queue import Pending
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,11 @@ _INSERT_FAILURES = """
             and f.document_hash = p.document_hash and f.code = p.code and f.attempts = p.attempts
     )
 """
+_INSERT_ENDS = """
+    insert into scan_ends by name
+    select p.*, $now::timestamptz as ended_at from pending p
+    where not exists (select 1 from scan_ends e where e.scan_id = p.scan_id)
+"""
 _INSERT_COMMIT = """
     insert into commits by name
     select $run::uuid as run_id, $seq as seq, $rows as rows, $failed as failed, $now::timestamptz as committed_at,
@@ -54,12 +60,7 @@ _INSERT_COMMIT = """
 
 
 def commit_pending(
-    connection: duckdb.DuckDBPyConnection,
-    run_id: UUID,
-    task: UUID,
-    seq: int,
-    rows: Sequence[DocumentRow],
-    outcomes: Sequence[Outcome],
+    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, seq: int, pending: Pending
 ) -> Written:
     """Write rows, results, failures and the commit record; nothing when commit `seq` of the run is there already."""
     began_s = time.monotonic()
@@ -69,9 +70,13 @@ def commit_pending(
     if found:
         return Written(*found[0])
     keys: dict[str, object] = {"run": run_id, "task": task}
-    results = _first_of_each(outcomes)
-    failures = list({(o.document_hash, o.code, o.attempts): o for o in outcomes if isinstance(o, Failure)}.values())
-    insert_table(connection, "insert into document_rows by name from pending", rows_table(rows), {})
+    results = _first_of_each(pending.outcomes)
+    failures = list(
+        {(o.document_hash, o.code, o.attempts): o for o in pending.outcomes if isinstance(o, Failure)}.values()
+    )
+    insert_table(connection, "insert into document_rows by name from pending", rows_table(pending.rows), {})
+    ends = last_rows_table(pending.ended_scans)
+    insert_table(connection, _INSERT_ENDS, ends, {"now": datetime.now(UTC)})
     written = Written(
         num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
         num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
@@ -84,7 +89,7 @@ def commit_pending(
             "rows": written.num_results,
             "failed": written.num_failures,
             "now": datetime.now(UTC),
-            "document_rows": len(rows),
+            "document_rows": len(pending.rows),
             "prompt_tokens": sum(result.prompt_tokens for result in results),
             "output_tokens": sum(result.output_tokens for result in results),
             "commit_s": time.monotonic() - began_s,

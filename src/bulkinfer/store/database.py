@@ -56,7 +56,9 @@ def open_for_writing(
         # Read-only first: opening a foreign or damaged file for writing could already change it.
         if _is_blank(path):
             _create(path)
-    return _connect(path)
+    connection = _connect(path)
+    _add_missing_tables(connection, path)
+    return connection
 
 
 def connect_read_only(path: Path, spill_path: Path) -> duckdb.DuckDBPyConnection:
@@ -216,10 +218,27 @@ def _create(path: Path) -> None:
         raise explain_error(error, path, "creating the tables") from error
 
 
+def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
+    """What schema.sql has got since the database was made. Folded into the file at once, as all DDL."""
+    try:
+        found = connection.execute("select 1 from duckdb_tables() where table_name = 'scan_ends'").fetchall()
+        if not found:
+            connection.execute(_read_sql("additions.sql"))
+            connection.execute("checkpoint")
+    except duckdb.Error as error:
+        connection.close()
+        raise explain_error(error, path, "adding a table") from error
+
+
+def _read_sql(name: str) -> str:
+    return (files(__package__) / name).read_text(encoding="utf-8")
+
+
 def _create_schema(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all in one transaction, and fold it into the file: replaying DDL from a log is where DuckDB fails."""
     connection.begin()
-    connection.execute((files(__package__) / "schema.sql").read_text(encoding="utf-8"))
+    connection.execute(_read_sql("schema.sql"))
+    connection.execute(_read_sql("additions.sql"))
     meta = {
         "schema_version": str(SCHEMA_VERSION),
         "created_by": f"bulkinfer {__version__}",

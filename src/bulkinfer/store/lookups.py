@@ -1,6 +1,7 @@
 """What a run asks of its own database while it writes: what is done, and what to count. In bounded memory."""
 
 import socket
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -8,8 +9,8 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from bulkinfer.records import FailureCode, Latency, Only, Percentiles
-from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes
+from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, Percentiles, WantedRows
+from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
 _LONG_RUN_S = 20.0
@@ -31,6 +32,11 @@ _LAST_FAILED_WITH = """a.document_hash in (
     where f.task_fingerprint = $task and f.document_hash in (select document_hash from asked)
     group by f.document_hash having arg_max(f.code, (f.failed_at, f.rowid)) = $code
 )"""
+_ROWS_IN_SPANS = """
+    spans s join document_rows d on d.scan_id = s.scan_id and d.row > s.after and d.row <= s.last_row
+    where d.row > $after and d.row <= $last_row
+"""
+_COUNT_IN_SPANS = f"select s.position, count(*) as num_rows from {_ROWS_IN_SPANS} group by s.position"
 _CODES = {Only.TRUNCATED: FailureCode.TRUNCATED, Only.INVALID: FailureCode.INVALID_OUTPUT}
 
 
@@ -59,6 +65,45 @@ def find_done(
     statement = f"select a.document_hash from asked a where {condition}"
     to_do = read_hashes(_query(connection, statement, hashes_table(document_hashes), parameters))
     return frozenset(document_hashes) - to_do
+
+
+def find_wanted(
+    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, spans: Sequence[KnownSpan], only: Only
+) -> list[WantedRows]:
+    """For each span, how many rows it has and which of them a run must ask; see `Store.find_wanted`."""
+    condition, parameters = _describe_to_do(run_id, task, only)
+    spans_arrow = spans_table(spans)
+    counts = _query(connection, _COUNT_IN_SPANS, spans_arrow, _bounds_of(spans), name="spans")
+    statement = f"""
+        with asked as (select s.position, d.row, d.document_hash from {_ROWS_IN_SPANS})
+        select a.position, a.row from asked a where {condition} order by a.position, a.row
+    """
+    wanted = _query(connection, statement, spans_arrow, parameters | _bounds_of(spans), name="spans")
+    num_rows = dict(zip(*counts.to_pydict().values(), strict=True))
+    rows: dict[int, list[int]] = {}
+    for position, row in zip(*wanted.to_pydict().values(), strict=True):
+        rows.setdefault(position, []).append(row)
+    return [
+        _place_wanted(connection, span, num_rows.get(position, 0), rows.get(position, []))
+        for position, span in enumerate(spans)
+    ]
+
+
+def _place_wanted(
+    connection: duckdb.DuckDBPyConnection, span: KnownSpan, num_rows: int, rows: Sequence[int]
+) -> WantedRows:
+    if num_rows == span.last_row - span.after or not rows:
+        return WantedRows(num_rows, rows, [row - span.after for row in rows])
+    # Blank lines are no rows: the numbers have gaps.
+    statement = f"select d.row from {_ROWS_IN_SPANS} order by d.row"
+    known = _query(connection, statement, spans_table([span]), _bounds_of([span]), name="spans")
+    known_rows = known.column("row").to_pylist()
+    return WantedRows(num_rows, rows, [bisect_right(known_rows, row) for row in rows])
+
+
+def _bounds_of(spans: Sequence[KnownSpan]) -> dict[str, object]:
+    """Over all spans: they let DuckDB leave out most of a large table, which those of each span do not."""
+    return {"after": min(span.after for span in spans), "last_row": max(span.last_row for span in spans)}
 
 
 def count_documents(connection: duckdb.DuckDBPyConnection, last_rows: Mapping[UUID, int]) -> DocumentCounts:
@@ -165,11 +210,15 @@ def _describe_to_do(run_id: UUID, task: UUID, only: Only) -> tuple[str, dict[str
 
 
 def _query(
-    connection: duckdb.DuckDBPyConnection, statement: str, asked: pa.Table, parameters: Mapping[str, object]
+    connection: duckdb.DuckDBPyConnection,
+    statement: str,
+    asked: pa.Table,
+    parameters: Mapping[str, object],
+    name: str = "asked",
 ) -> pa.Table:
-    """Run a query that reads the Arrow table as `asked`."""
-    connection.register("asked", asked)
+    """Run a query that reads the Arrow table as `asked`, or by another name."""
+    connection.register(name, asked)
     try:
         return connection.sql(statement, params=dict(parameters)).to_arrow_table()
     finally:
-        connection.unregister("asked")
+        connection.unregister(name)

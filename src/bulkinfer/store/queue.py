@@ -2,9 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from bulkinfer.errors import StoreError, StoreStalled
 from bulkinfer.records import DocumentRow, Failure, Outcome, Result
@@ -38,6 +39,8 @@ class Pending:
 
     rows: list[DocumentRow] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    ended_scans: dict[UUID, int] = field(default_factory=dict)
+    """Scans that are complete with these rows, with their last row."""
     num_bytes: int = 0
     oldest_s: float = 0.0
     """Monotonic time at which the first of it was queued."""
@@ -45,7 +48,7 @@ class Pending:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
-        return not self.rows and not self.outcomes
+        return not self.rows and not self.outcomes and not self.ended_scans
 
 
 class CommitQueue:
@@ -67,18 +70,21 @@ class CommitQueue:
         self._failure: BaseException | None = None
         self._is_failure_raised = False
 
-    def put(self, rows: Sequence[DocumentRow], outcomes: Sequence[Outcome]) -> None:
+    def put(
+        self, rows: Sequence[DocumentRow], outcomes: Sequence[Outcome], ended_scans: Mapping[UUID, int] | None = None
+    ) -> None:
         """Queue; blocks while the backlog is full. Raises what ended the writer, or StoreStalled when it is stuck."""
         with self._changed:
             self._wait_for(self._has_room)
             if self._is_closed:
                 raise StoreError("the store is closed")
-            if not rows and not outcomes:
+            if not rows and not outcomes and not ended_scans:
                 return
             if self._pending.is_empty:
                 self._pending.oldest_s = time.monotonic()
             self._pending.rows.extend(rows)
             self._pending.outcomes.extend(outcomes)
+            self._pending.ended_scans.update(ended_scans or {})
             self._pending.num_bytes += _ROW_BYTES * len(rows) + sum(map(_count_bytes, outcomes))
             self._num_put += 1
             self._changed.notify_all()

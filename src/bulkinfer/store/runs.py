@@ -7,7 +7,7 @@ end: what is there is not written twice.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -17,6 +17,10 @@ import orjson
 from bulkinfer import __version__
 from bulkinfer.records import JsonValue, RunStatus, Scan, SourceFile
 from bulkinfer.store.arrow import inputs_table, insert_table, scans_table
+
+SETTLE_NS = 2_000_000_000
+"""A file that was changed less than this before its scan began is not known by its times: it may have been changed once
+more during the scan, within the same tick of its file system's clock (2 s on FAT) and to the same size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,10 @@ class TaskRecord:
 def begin_run(
     connection: duckdb.DuckDBPyConnection, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str
 ) -> list[Scan]:
-    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one."""
+    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one.
+
+    So does a file that was changed just before its newest scan, once it has settled: see `SETTLE_NS`.
+    """
     _insert_task(connection, run, task)
     connection.execute(
         """
@@ -109,20 +116,35 @@ def _find_scans(
 ) -> list[Scan]:
     connection.execute(
         """
-        select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id from scans where name = $name
-        qualify row_number() over (partition by source order by rowid desc) = 1
+        select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id, epoch_ns(created_at) from scans
+        where name = $name qualify row_number() over (partition by source order by rowid desc) = 1
         """,
         {"name": run.name},
     )
-    newest = {identity: scan_id for *rest, scan_id in connection.fetchall() for identity in [tuple(rest)]}
-    scan_ids = [newest.get(_identify(file, layout)) for file in files]
-    known = _count_known_rows(connection, [scan_id for scan_id in scan_ids if scan_id is not None])
+    newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
+    now_ns = int(run.started_at.timestamp() * 1e9)
+    found = [_choose_scan(file, newest.get(_identify(file, layout)), now_ns) for file in files]
+    known = _count_known_rows(connection, [old.scan_id for old in found if old is not None])
+    complete = _find_complete(connection)
     scans = [
-        Scan(uuid4(), file, 0) if scan_id is None else Scan(scan_id, file, known.get(scan_id, 0))
-        for file, scan_id in zip(files, scan_ids, strict=True)
+        Scan(uuid4(), file, 0)
+        if old is None
+        else replace(old, num_known_rows=known.get(old.scan_id, 0), is_complete=old.scan_id in complete)
+        for file, old in zip(files, found, strict=True)
     ]
-    _insert_scans(connection, run, [s for s, old in zip(scans, scan_ids, strict=True) if old is None], layout)
+    _insert_scans(connection, run, [s for s, old in zip(scans, found, strict=True) if old is None], layout)
     return scans
+
+
+def _choose_scan(file: SourceFile, newest: tuple[UUID, int] | None, now_ns: int) -> Scan | None:
+    """The newest scan of a file that looks the same, if it may be used again."""
+    if newest is None:
+        return None
+    scan_id, began_ns = newest
+    settled_ns = max(file.mtime_ns, file.ctime_ns) + SETTLE_NS
+    is_settled = settled_ns < began_ns
+    # A file that still is not settled would not be after a new scan either; once it is, one new scan proves its rows.
+    return Scan(scan_id, file, 0, is_settled=is_settled) if is_settled or now_ns <= settled_ns else None
 
 
 def _identify(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
@@ -136,6 +158,12 @@ def _count_known_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[
         {"scans": list(scan_ids)},
     )
     return dict(connection.fetchall())
+
+
+def _find_complete(connection: duckdb.DuckDBPyConnection) -> frozenset[UUID]:
+    """The scans that reached the end of their file."""
+    connection.execute("select scan_id from scan_ends")
+    return frozenset(scan_id for (scan_id,) in connection.fetchall())
 
 
 def _insert_scans(connection: duckdb.DuckDBPyConnection, run: RunRecord, scans: Sequence[Scan], layout: str) -> None:

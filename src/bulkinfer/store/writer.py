@@ -22,10 +22,7 @@ from bulkinfer.records import (
     Commit,
     DocumentRow,
     Failure,
-    FailureCode,
     JsonValue,
-    Latency,
-    Only,
     Outcome,
     RunStatus,
     Scan,
@@ -37,8 +34,8 @@ from bulkinfer.store.connections import Connections
 from bulkinfer.store.database import explain_error
 from bulkinfer.store.listener import Listener
 from bulkinfer.store.lock import RunLock
-from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import clear_spill, prepare_folder, resolve_database, wal_path
+from bulkinfer.store.questions import Questions
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
@@ -53,7 +50,7 @@ def _ignore_commit(_commit: Commit) -> None:
     """Nobody listens."""
 
 
-class Store:
+class Store(Questions):
     """Open, `begin_run`, then any number of `add_rows`, `add` and lookups from any thread, `end_run`, `close`."""
 
     def __init__(
@@ -134,13 +131,15 @@ class Store:
         self._last_rows = {scan.scan_id: scan.num_known_rows for scan in scans}
         return scans
 
-    def add_rows(self, rows: Sequence[DocumentRow]) -> None:
+    def add_rows(self, rows: Sequence[DocumentRow], ended_scans: Sequence[UUID] = ()) -> None:
         """Queue input rows, each scan's in ascending order; rows that the store knows already are dropped.
 
-        They are committed before, or together with, any outcome queued after them. Blocks and raises as `add` does.
+        `ended_scans` have no rows but those given until now. All is committed before, or together with, any outcome
+        queued after it. Blocks and raises as `add` does.
         """
         self._connections.check_process()
-        self._queue.put(self._drop_known(rows), ())
+        unknown = self._drop_known(rows)
+        self._queue.put(unknown, (), {scan_id: self._last_rows[scan_id] for scan_id in ended_scans})
 
     def add(self, outcomes: Sequence[Outcome]) -> None:
         """Queue outcomes. Blocks while the writer is behind.
@@ -155,46 +154,6 @@ class Store:
         """Return when all that was queued is on disk. Raises as `add` does."""
         self._connections.check_process()
         self._queue.flush()
-
-    def find_done(self, document_hashes: Sequence[bytes], only: Only) -> frozenset[bytes]:
-        """Those of the hashes that this run must not ask, as far as it is on disk.
-
-        NEW: those with a result, or a failure for good, of this task. FAILED: those with a result, and those that never
-        failed. TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is
-        never asked again. Raises StoreError.
-        """
-        run, task = self._begun()
-        return self._read(
-            lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, only)
-        )
-
-    def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
-        """Rows and distinct documents on disk of the given scans, each up to the last row read. Raises StoreError."""
-        return self._read(lambda cursor: lookups.count_documents(cursor, last_rows))
-
-    def count_open_failures(self, last_rows: Mapping[UUID, int]) -> dict[FailureCode, int]:
-        """Rows among these whose document failed and has no result of this task, by newest code. Raises StoreError."""
-        _, task = self._begun()
-        return self._read(lambda cursor: lookups.count_open_failures(cursor, task.task_fingerprint, last_rows))
-
-    def has_failures(self) -> bool:
-        """Whether any document ever failed for this task. Raises StoreError."""
-        _, task = self._begun()
-        return self._read(lambda cursor: lookups.has_failures(cursor, task.task_fingerprint))
-
-    def count_without_outcome(self, last_rows: Mapping[UUID, int]) -> int:
-        """Distinct documents of these rows that have neither a result nor a failure of this task. Raises StoreError."""
-        _, task = self._begun()
-        return self._read(lambda cursor: lookups.count_without_outcome(cursor, task.task_fingerprint, last_rows))
-
-    def find_speed(self, model: str) -> float | None:
-        """Prompt and output tokens per second of this model's last long run on this machine. Raises StoreError."""
-        return self._read(lambda cursor: lookups.find_speed(cursor, model))
-
-    def latency(self) -> Latency:
-        """Percentiles of the results that this run has on disk. Raises StoreError."""
-        run, _ = self._begun()
-        return self._read(lambda cursor: lookups.read_latency(cursor, run.run_id))
 
     def create_reader(self) -> Reader:
         """A reader on the live database, for another thread. It sees what is committed; it ends with the store."""
@@ -304,9 +263,7 @@ class Store:
         began_s = time.monotonic()
         seq = self._seq + 1
         written = self._connections.write(
-            lambda connection: commit_pending(
-                connection, run.run_id, task.task_fingerprint, seq, pending.rows, pending.outcomes
-            ),
+            lambda connection: commit_pending(connection, run.run_id, task.task_fingerprint, seq, pending),
             "a commit",
         )
         self._seq = seq

@@ -1,0 +1,72 @@
+"""What a run asks of its store while it writes. Each answer is as of the last commit, in bounded memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+import duckdb
+
+from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, WantedRows
+from bulkinfer.store import lookups
+from bulkinfer.store.lookups import DocumentCounts
+from bulkinfer.store.runs import RunRecord, TaskRecord
+
+_T = TypeVar("_T")
+
+
+class Questions(ABC):
+    """The lookups of a store in which a run has begun. All raise StoreError; any thread may ask."""
+
+    def find_done(self, document_hashes: Sequence[bytes], only: Only) -> frozenset[bytes]:
+        """Those of the hashes that this run must not ask, as far as it is on disk.
+
+        NEW: those with a result, or a failure for good, of this task. FAILED: those with a result, and those that never
+        failed. TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is
+        never asked again.
+        """
+        run, task = self._begun()
+        return self._read(
+            lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, only)
+        )
+
+    def find_wanted(self, spans: Sequence[KnownSpan], only: Only) -> list[WantedRows]:
+        """For each span, the rows whose document `find_done` would not name. What is not wanted now never will be."""
+        run, task = self._begun()
+        return self._read(lambda cursor: lookups.find_wanted(cursor, run.run_id, task.task_fingerprint, spans, only))
+
+    def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
+        """Rows and distinct documents on disk of the given scans, each up to the last row read."""
+        return self._read(lambda cursor: lookups.count_documents(cursor, last_rows))
+
+    def count_open_failures(self, last_rows: Mapping[UUID, int]) -> dict[FailureCode, int]:
+        """Rows among these whose document failed and has no result of this task, by newest code."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.count_open_failures(cursor, task.task_fingerprint, last_rows))
+
+    def has_failures(self) -> bool:
+        """Whether any document ever failed for this task."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.has_failures(cursor, task.task_fingerprint))
+
+    def count_without_outcome(self, last_rows: Mapping[UUID, int]) -> int:
+        """Distinct documents of these rows that have neither a result nor a failure of this task."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.count_without_outcome(cursor, task.task_fingerprint, last_rows))
+
+    def find_speed(self, model: str) -> float | None:
+        """Prompt and output tokens per second of this model's last long run on this machine."""
+        return self._read(lambda cursor: lookups.find_speed(cursor, model))
+
+    def latency(self) -> Latency:
+        """Percentiles of the results that this run has on disk."""
+        run, _ = self._begun()
+        return self._read(lambda cursor: lookups.read_latency(cursor, run.run_id))
+
+    @abstractmethod
+    def _read(self, query: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
+        """Run a query on committed data. Raises StoreError."""
+
+    @abstractmethod
+    def _begun(self) -> tuple[RunRecord, TaskRecord]:
+        """The run and its task."""
