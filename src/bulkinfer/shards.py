@@ -130,11 +130,12 @@ class ShardPlanner:
     def _iter_stretches(self) -> Iterator["_Stretch"]:
         stretch = _Stretch()
         bytes_read: Callable[[], int] = int
+        template_chars = self.template.num_chars
         try:
             for scan, row, bytes_read in self._iter_rows():
                 if self._is_stopped:
                     return
-                stretch.add(scan, row, self.template.num_chars)
+                stretch.add(scan, row, template_chars)
                 if (
                     len(stretch.entries) >= self.max_documents
                     or stretch.num_chars >= self.max_chars

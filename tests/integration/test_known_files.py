@@ -49,8 +49,14 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     """What is read from now on, in runs to which every file is settled: a test writes its files just before."""
     counted = Reading()
     monkeypatch.setattr(shards, "open_source", counted.open)
-    monkeypatch.setattr(runs, "SETTLE_NS", ALWAYS_SETTLED)
+    settle(monkeypatch, ALWAYS_SETTLED)
     return counted
+
+
+def settle(monkeypatch: pytest.MonkeyPatch, age_ns: int) -> None:
+    """From now on, files are known by their times when they were so old at their scan."""
+    monkeypatch.setattr(runs, "TICK_NS", age_ns)
+    monkeypatch.setattr(runs, "COARSE_TICK_NS", age_ns)
 
 
 def run(
@@ -214,30 +220,39 @@ def test_a_file_changed_just_before_its_scan_is_not_trusted(
 ) -> None:
     """A change within the same tick of the clock, to the same size, leaves the times as they were."""
     folder.write_documents(make_documents(5))
-    monkeypatch.setattr(runs, "SETTLE_NS", NEVER_SETTLED)
-    run(folder, reading)
-    run(folder, reading)
-    assert reading.rows == {"in.jsonl": 5}
-    monkeypatch.setattr(runs, "SETTLE_NS", 0)  # the scan was made after the change, so it counts now
+    settle(monkeypatch, NEVER_SETTLED)
+    for _ in range(3):
+        run(folder, reading)
+        assert reading.rows == {"in.jsonl": 5}
+    settle(monkeypatch, 0)  # the scan was made after the change, so it counts now
     run(folder, reading)
     assert reading.rows == {}
 
 
-def test_an_unsettled_scan_is_made_anew_once_the_file_has_settled(folder: JobFolder, reading: Reading) -> None:
+@pytest.mark.parametrize(
+    ("mtime_ns", "began_after_ns", "is_read"),
+    [
+        (1_700_000_000_123_456_789, 40_000_000, True),
+        (1_700_000_000_123_456_789, 60_000_000, False),
+        (1_700_000_000_000_000_000, 60_000_000, True),  # no fraction of a second: a coarse clock
+        (1_700_000_000_000_000_000, 2_100_000_000, False),
+    ],
+)
+def test_how_old_a_file_must_be_depends_on_its_clock(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, mtime_ns: int, began_after_ns: int, is_read: bool
+) -> None:
+    counted = Reading()
+    monkeypatch.setattr(shards, "open_source", counted.open)
     path = folder.write_documents(make_documents(5))
-    run(folder, reading)
-    was = path.stat()
-    with duckdb.connect(folder.database) as connection:  # as if that scan had begun when the file was written
-        connection.execute("update scans set created_at = make_timestamptz($us)", {"us": was.st_mtime_ns // 1000})
-        connection.execute("update scans set created_at = created_at - interval 1 hour")
-    runs.SETTLE_NS = 0  # put back by the fixture
-    run(folder, reading)
-    assert reading.rows == {"in.jsonl": 5}
-    run(folder, reading)
-    assert reading.rows == {}
-    with Reader.open(folder.database) as reader:
-        assert list(reader.query("select count(distinct scan_id), count(*) from document_rows").rows) == [(2, 10)]
-        assert list(reader.query("select count(*) from documents").rows) == [(5,)]
+    os.utime(path, ns=(mtime_ns, mtime_ns))
+    folder.run()
+    changed_ns = path.stat().st_ctime_ns
+    with duckdb.connect(folder.database) as connection:
+        connection.execute(
+            "update scans set created_at = make_timestamptz($us)", {"us": (changed_ns + began_after_ns) // 1000}
+        )
+    run(folder, counted)
+    assert counted.rows == ({"in.jsonl": 5} if is_read else {})
 
 
 LIMITS = {"max_failures": 1_000_000}
@@ -287,7 +302,7 @@ def test_a_run_counts_and_answers_the_same_as_one_that_reads_everything(
     shutil.copyfile(folder.database, before)
 
     def run_again(settle_ns: int) -> tuple[dict[str, JsonValue], list[tuple[object, ...]], int]:
-        monkeypatch.setattr(runs, "SETTLE_NS", settle_ns)
+        settle(monkeypatch, settle_ns)
         shutil.copyfile(before, folder.database)
         folder.database.with_name("out.duckdb.status.json").unlink()
         report = run(folder, reading, RunOptions(only=only, limit=limit), **sections, engine=with_faults())

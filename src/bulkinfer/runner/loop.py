@@ -30,6 +30,7 @@ from bulkinfer.job import FailureLimit
 from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
 from bulkinfer.runner.fleet import Fleet
+from bulkinfer.runner.garbage import collect_seldom
 from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.parts import create_engines_of, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
@@ -55,6 +56,7 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process
     engines = create_engines_of(plan)
     with ExitStack() as stack:
         stop = stack.enter_context(watch_signals(ends_process=ends_process))
+        stack.enter_context(collect_seldom())
         committed: SimpleQueue[Commit] = SimpleQueue()
         store = open_store(plan, stop, committed.put)
         stack.callback(store.close)

@@ -7,7 +7,7 @@ end: what is there is not written twice.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -18,9 +18,11 @@ from bulkinfer import __version__
 from bulkinfer.records import JsonValue, RunStatus, Scan, SourceFile
 from bulkinfer.store.arrow import inputs_table, insert_table, scans_table
 
-SETTLE_NS = 2_000_000_000
+TICK_NS = 50_000_000
 """A file that was changed less than this before its scan began is not known by its times: it may have been changed once
-more during the scan, within the same tick of its file system's clock (2 s on FAT) and to the same size."""
+more during the scan, to the same size and within the same tick of its file system's clock. On Linux one lasts 10 ms."""
+COARSE_TICK_NS = 2_000_000_000
+"""The same where times have no fraction of a second: FAT's ticks last two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,7 @@ class TaskRecord:
 def begin_run(
     connection: duckdb.DuckDBPyConnection, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str
 ) -> list[Scan]:
-    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one.
-
-    So does a file that was changed just before its newest scan, once it has settled: see `SETTLE_NS`.
-    """
+    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one."""
     _insert_task(connection, run, task)
     connection.execute(
         """
@@ -122,29 +121,29 @@ def _find_scans(
         {"name": run.name},
     )
     newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
-    now_ns = int(run.started_at.timestamp() * 1e9)
-    found = [_choose_scan(file, newest.get(_identify(file, layout)), now_ns) for file in files]
-    known = _count_known_rows(connection, [old.scan_id for old in found if old is not None])
+    found = [newest.get(_identify(file, layout)) for file in files]
+    known = _count_known_rows(connection, [scan_id for scan_id, _ in filter(None, found)])
     complete = _find_complete(connection)
     scans = [
         Scan(uuid4(), file, 0)
         if old is None
-        else replace(old, num_known_rows=known.get(old.scan_id, 0), is_complete=old.scan_id in complete)
+        else Scan(
+            old[0],
+            file,
+            known.get(old[0], 0),
+            is_complete=old[0] in complete,
+            is_settled=_is_settled(file, old[1]),
+        )
         for file, old in zip(files, found, strict=True)
     ]
     _insert_scans(connection, run, [s for s, old in zip(scans, found, strict=True) if old is None], layout)
     return scans
 
 
-def _choose_scan(file: SourceFile, newest: tuple[UUID, int] | None, now_ns: int) -> Scan | None:
-    """The newest scan of a file that looks the same, if it may be used again."""
-    if newest is None:
-        return None
-    scan_id, began_ns = newest
-    settled_ns = max(file.mtime_ns, file.ctime_ns) + SETTLE_NS
-    is_settled = settled_ns < began_ns
-    # A file that still is not settled would not be after a new scan either; once it is, one new scan proves its rows.
-    return Scan(scan_id, file, 0, is_settled=is_settled) if is_settled or now_ns <= settled_ns else None
+def _is_settled(file: SourceFile, began_ns: int) -> bool:
+    """Whether a change after the beginning of the scan would show in the file's times."""
+    is_coarse = file.mtime_ns % 1_000_000_000 == 0
+    return max(file.mtime_ns, file.ctime_ns) + (COARSE_TICK_NS if is_coarse else TICK_NS) < began_ns
 
 
 def _identify(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
