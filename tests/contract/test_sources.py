@@ -134,6 +134,35 @@ def test_rows_can_be_read_again_and_reading_can_stop_early(name: str, tmp_path: 
 
 
 @each_format
+@pytest.mark.parametrize(
+    "wanted", [[], [1], [3000], [1, 2, 3, 1500, 2999, 3000], [*range(500, 1100)], [2, 4000], [*range(1, 3001)]]
+)
+def test_wanted_rows_are_the_same_as_among_all_and_reading_ends_with_them(
+    name: str, wanted: list[int], tmp_path: Path
+) -> None:
+    source = open_rows(tmp_path, name, ROWS, frozenset({"text", "tags"}), "key")
+    rows = list(source.iter_rows())
+    assert list(source.iter_rows(iter(wanted))) == [rows[number - 1] for number in wanted if number <= 3000]
+
+
+def test_row_groups_without_a_wanted_row_are_not_read(tmp_path: Path) -> None:
+    """Those before it and behind it cannot be: their pages are overwritten."""
+    path = tmp_path / "in.parquet"
+    pq.write_table(pa.Table.from_pylist(list(ROWS), schema=SCHEMA), path, row_group_size=1000)
+    metadata = pq.ParquetFile(path).metadata
+    with path.open("r+b") as file:
+        for group in (0, 2):
+            column = metadata.row_group(group).column(1)
+            file.seek(column.dictionary_page_offset or column.data_page_offset)
+            file.write(b"\xff" * 64)
+    (found,) = find_source_files([path.name], tmp_path)
+    source = open_source(found, frozenset({"text"}), None)
+    assert [row.origin.row for row in source.iter_rows(iter([1001, 1500, 2000]))] == [1001, 1500, 2000]
+    with pytest.raises(InputError, match="rows 1 to"):
+        list(source.iter_rows(iter([1, 1500])))
+
+
+@each_format
 def test_damage_is_an_input_error_or_unreadable_rows_never_a_crash(name: str, tmp_path: Path) -> None:
     write_rows(tmp_path / name, ROWS[:500])
     whole = (tmp_path / name).read_bytes()

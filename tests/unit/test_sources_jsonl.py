@@ -154,6 +154,21 @@ def test_a_line_above_the_limit_is_passed_over(
     assert others == ([Document(Origin("in.jsonl", 2, "in.jsonl:2"), {"a": 2})] if end else [])
 
 
+@pytest.mark.parametrize("num_extra", [-2, -1, 0, 1, 2, 3, 5000, 1 << 21])
+def test_a_line_that_is_not_wanted_is_passed_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_extra: int
+) -> None:
+    monkeypatch.setattr(jsonl, "MAX_LINE_BYTES", 1 << 20)
+    long_line = b"x" * ((1 << 20) + num_extra)
+    path = tmp_path / "in.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"a": 1}\n' + long_line + b'\n\n{"a": 4}\r\n[broken\n' + long_line)
+    source = open_file(path, "a")
+    assert [row.origin.row for row in source.iter_rows(iter([1, 3, 4]))] == [1, 4], "line 3 is blank"
+    assert list(source.iter_rows(iter([4]))) == [Document(Origin("in.jsonl", 4, "in.jsonl:4"), {"a": 4})]
+    all_rows = list(source.iter_rows())
+    assert list(source.iter_rows(iter([2, 5, 6, 7]))) == [row for row in all_rows if row.origin.row in {2, 5, 6}]
+
+
 def test_the_limit_of_a_line_is_64_mib() -> None:
     assert MAX_LINE_BYTES == 67_108_864
 

@@ -23,8 +23,11 @@ class CommitLimits:
     max_bytes: int = 8 * 1024 * 1024
     max_wait_s: float = 2.0
     """From the moment that something was queued until its commit begins."""
-    max_backlog: int = 4
-    """Commits' worth that may wait before `add` blocks."""
+    max_backlog: int = 16
+    """Commits' worth of outcomes that may wait before `add` blocks. A writer that is behind takes all that waits: one
+    commit of 16,000 costs twice one of 4,000 where ten million answers are there."""
+    max_backlog_bytes: int = 32 * 1024 * 1024
+    """The same for what waits, in bytes."""
     retry_waits_s: tuple[float, ...] = (0.5, 2.0, 8.0)
     """Pauses before a failed transaction is tried again on a reopened database."""
     lock_wait_s: float = 10.0
@@ -176,7 +179,7 @@ class CommitQueue:
     def _has_room(self) -> bool:
         return self._is_closed or (
             len(self._pending.outcomes) < self._limits.max_backlog * self._limits.max_outcomes
-            and self._pending.num_bytes < self._limits.max_backlog * self._limits.max_bytes
+            and self._pending.num_bytes < self._limits.max_backlog_bytes
         )
 
     def _is_due(self) -> bool:
