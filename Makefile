@@ -84,7 +84,7 @@ bench-replicas: $(READY) ## 1,000 simulated engines: where the one runner satura
 	$(BIN)/python -m benchmarks.replicas $(BENCH)
 
 bench-peers: setup $(VENV)/.bench-ready .bench/ray/.ready .bench/datatrove/.ready ## Peers that need an environment of their own
-	$(BIN)/python -m benchmarks --peers bulkinfer llm-chat ray-data datatrove --only reference --noise-pairs 0 $(BENCH)
+	$(BIN)/python -m benchmarks --peers bulkinfer llm-chat ray-data datatrove --only reference --rounds 2 --noise-pairs 0 --place peers $(BENCH)
 
 $(VENV)/.bench-ready: requirements/bench.txt | $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps -r requirements/bench.txt

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.figures import measure_noise, share_different, summarise
@@ -26,7 +27,7 @@ QUICK_PEERS = (OURS, TUNED)
 FULL_PEERS = (OURS, TUNED, "llm-chat-64", "run-batch")
 NOISE_QUEUE = "reference"
 PAGE = ROOT / "docs" / "performance.md"
-PICTURE = ROOT / "docs" / "performance.png"
+PICTURES = {"figures": PAGE.with_suffix(".png"), "peers": PAGE.with_name("performance-peers.png")}
 
 
 def main() -> int:
@@ -35,13 +36,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run that is being made is ended, too
     results = Results(args.results)
     num_failed = 0 if args.report_only else _measure(args, results)
-    _report(results, page=args.page, picture=args.picture)
+    _report(results, page=args.page, place=args.place, picture=args.picture)
     return 1 if num_failed else 0
 
 
 def _measure(args: argparse.Namespace, results: Results) -> int:
     steps = list(_plan(args))
-    done = {(run.series, run.queue, run.peer, run.round) for run in results.load()} if args.resume else set()
+    kept = results.load() if args.resume else []
+    done = {(run.series, run.queue, run.peer, run.round) for run in kept}
+    suite = kept[-1].suite if kept else datetime.now(UTC).isoformat(timespec="seconds")
     if not args.resume:
         results.drop({(step.series, step.queue.name, step.peer.name) for step in steps})
     print(f"{describe_machine()}\n{len(steps)} runs", flush=True)
@@ -52,7 +55,7 @@ def _measure(args: argparse.Namespace, results: Results) -> int:
             print(f"{said}: kept", flush=True)
             continue
         try:
-            print(f"{said}: {_tell(make_run(step, results))}", flush=True)
+            print(f"{said}: {_tell(make_run(step, results, suite))}", flush=True)
         except RunFailed as error:
             num_failed += 1
             print(f"{said}: FAILED: {error}", flush=True)
@@ -82,7 +85,7 @@ def _decide_rounds(given: int | None, *, is_quick: bool) -> Callable[[str, str],
     return decide
 
 
-def _report(results: Results, *, page: Path | None, picture: Path) -> None:
+def _report(results: Results, *, page: Path | None, place: str, picture: Path) -> None:
     runs = results.load()
     if not runs:
         print("nothing was measured yet")
@@ -99,7 +102,7 @@ def _report(results: Results, *, page: Path | None, picture: Path) -> None:
         draw_walls(rows, titles, OURS, picture)
         print(f"\n{picture}")
     if page is not None:
-        write_between(page, "figures", f"{text}\n\n![Wall times]({picture.name})")
+        write_between(page, place, f"{text}\n\n![Wall times]({picture.name})")
 
 
 def _compare_answers(results: Results, runs: Sequence[Run]) -> dict[str, float]:
@@ -139,6 +142,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--noise-pairs", type=int, default=None, help="A/A pairs before all else; default: 2, quick: 1")
     parser.add_argument("--scale", type=float, default=None, help="times the number of documents")
     parser.add_argument("--resume", action="store_true", help="make only the runs that are missing")
+    parser.add_argument("--place", choices=("figures", "peers"), default="figures", help="in docs/performance.md")
     parser.add_argument("--report-only", action="store_true", help="measure nothing; write the figures again")
     parser.add_argument(
         "--results", type=Path, default=None, help="a folder; default: benchmarks/results/full or quick"
@@ -147,14 +151,14 @@ def _parse_arguments() -> argparse.Namespace:
     args.scale = args.scale or (QUICK_SCALE if args.quick else 1.0)
     args.peers = args.peers or list(QUICK_PEERS if args.quick else FULL_PEERS)
     args.noise_pairs = (1 if args.quick else 2) if args.noise_pairs is None else args.noise_pairs
-    folder = "quick" if args.quick else "full"
+    folder = "quick" if args.quick else {"figures": "full"}.get(args.place, args.place)
     if args.scale != (QUICK_SCALE if args.quick else 1.0):
         folder += f"-{args.scale:g}"
     args.results = args.results or ROOT / "benchmarks" / "results" / folder
     # Only the full suite writes into docs/; a quick one leaves its picture beside its runs.
     is_shown = not args.quick and args.scale == 1.0
     args.page = PAGE if is_shown else None
-    args.picture = PICTURE if is_shown else args.results / "performance.png"
+    args.picture = PICTURES[args.place] if is_shown else args.results / "performance.png"
     return args
 
 

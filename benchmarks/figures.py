@@ -66,8 +66,8 @@ def share_different(answers: Mapping[str, str], others: Mapping[str, str]) -> fl
 
 def _make_row(runs: Sequence[Run], all_runs: Sequence[Run], first_peer: str) -> Row:
     [queue] = {run.queue for run in runs}
-    firsts = {run.round: run for run in all_runs if run.queue == queue and run.peer == first_peer}
-    pairs = [(firsts[run.round], run) for run in runs if run.round in firsts]
+    firsts = {(run.suite, run.round): run for run in all_runs if run.queue == queue and run.peer == first_peer}
+    pairs = [(first, run) for run in runs if (first := firsts.get((run.suite, run.round))) is not None]
     walls = Spread.of(run.wall_s for run in runs)
     memory = Spread.of(run.peak_memory_bytes for run in runs)
     assert walls is not None

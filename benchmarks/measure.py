@@ -42,14 +42,14 @@ def plan_queue(queue: Queue, peers: Sequence[Peer], num_rounds: Callable[[str, s
                 yield Step(Series.MAIN, queue, peer, number)
 
 
-def make_run(step: Step, results: Results) -> Run:
+def make_run(step: Step, results: Results, suite: str) -> Run:
     """Run one peer once, check what it answered, and keep what was measured. Raises RunFailed."""
     with tempfile.TemporaryDirectory(prefix="bulkinfer-bench-") as name:
         folder = Path(name)
         watched = run_watched(step.peer.prepare(step.queue, folder), folder, RUN_TIMEOUT_S)
         report = step.peer.read(step.queue, folder, watched.stdout)
     check_answers(step.queue, report)
-    run = _describe(step, watched, report)
+    run = _describe(step, watched, report, suite)
     results.add(run, report.answers)
     return run
 
@@ -65,8 +65,9 @@ def check_answers(queue: Queue, report: Report) -> None:
         raise WrongAnswers(f"{report.output_tokens} output tokens are more than max_tokens allows")
 
 
-def _describe(step: Step, watched: Watched, report: Report) -> Run:
+def _describe(step: Step, watched: Watched, report: Report, suite: str) -> Run:
     return Run(
+        suite=suite,
         series=step.series,
         queue=step.queue.name,
         peer=step.peer.name,

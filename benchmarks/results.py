@@ -21,11 +21,13 @@ class Series(StrEnum):
 class Run:
     """One peer, once through one queue."""
 
+    suite: str
+    """When the suite was started that made it."""
     series: Series
     queue: str
     peer: str
     round: int
-    """From 0; runs of one round stand next to each other in time, and are compared with each other."""
+    """From 0; runs of one round of one suite stand next to each other in time, and are compared with each other."""
     num_documents: int
     num_distinct: int
     wall_s: float

