@@ -92,7 +92,7 @@ $(VENV)/.bench-ready: requirements/bench.txt | $(READY)
 
 # torch and vLLM come from .venv through a .pth file: nothing big is installed twice.
 .bench/%/.ready: requirements/bench-%.txt | $(READY)
-	$(PYTHON) -m venv .bench/$*
+	$(BIN)/python -m venv .bench/$*
 	.bench/$*/bin/python -m pip install --quiet --no-deps -r requirements/bench-$*.txt
 	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
 	  > "$$(.bench/$*/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/shared.pth"

@@ -140,14 +140,17 @@ def _build_equal(rng: random.Random, scale: float) -> Queue:
 
 
 def _build_tail(rng: random.Random, scale: float) -> Queue:
-    """The model decides how long it answers: most rows ask for a word, a few of middle length, last, for a story."""
-    num_rows = _count(160, scale)
-    num_long = max(1, num_rows // 27)
-    short = [f"{write_ticket(rng, rng.randrange(60, 600))}\nReply with the single word OK." for _ in range(num_rows)]
-    long = [f"Write a long story about this, with many details.\n{write_ticket(rng, 200)}" for _ in range(num_long)]
+    """The model decides how long it answers; it was seen to take 15 to 75 tokens for the number, up to 256 for a story.
+
+    Prompts of both kinds are of one length: that of the prompt tells nothing of the answer's.
+    """
+    num_rows = _count(240, scale)
+    num_long = max(1, num_rows // 40)
+    short = [f"What is the number in this text?\n{write_ticket(rng, rng.randrange(60, 140))}" for _ in range(num_rows)]
+    long = [f"Write a long story about this, with many details.\n{write_ticket(rng, 80)}" for _ in range(num_long)]
     return Queue(
         name="tail",
-        title="a long tail: most answers short, a few of up to 256 tokens, asked last",
+        title="a long tail: most answers short, a few of up to 256 tokens, last in the file",
         entries=_number(short[: num_rows - num_long] + long),
         system=None,
         max_tokens=256,
