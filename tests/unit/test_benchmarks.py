@@ -1,19 +1,22 @@
 """The benchmarks' own parts: queues are what they say, figures are right, nothing is left behind. Nothing is timed."""
 
+import json
 import random
+import signal
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from benchmarks import __main__ as suite
 from benchmarks.drive import drive, make_requests
 from benchmarks.figures import Spread, measure_noise, share_different, summarise
 from benchmarks.machine import describe_machine
 from benchmarks.measure import WrongAnswers, check_answers, plan_noise, plan_queue
 from benchmarks.peers.base import Answer, Command, Report, RunFailed
 from benchmarks.peers.catalogue import PEERS, find_peer
-from benchmarks.queues import create_queue, queue_names, write_queue
+from benchmarks.queues import Queue, create_queue, queue_names, write_queue
 from benchmarks.results import Results, Run, Series
 from benchmarks.simulated_order import make_sized, measure, simulated_spec
 from benchmarks.steps import VARIANTS, Reading, Variant, keep_readings, load_readings, render_steps
@@ -201,6 +204,71 @@ def test_results_are_kept_and_dropped_by_queue_and_peer(tmp_path: Path) -> None:
     assert results.load_answers(RUNS[1]) == {"1": "llm-chat"}
     results.drop({(Series.MAIN, "tiny", "llm-chat"), (Series.MAIN, "other", "bulkinfer")})
     assert results.load() == [run for run in RUNS if run.peer != "llm-chat"] + [noise]
+
+
+COPY = "import json, pathlib, sys; pathlib.Path(sys.argv[1]).write_text(json.dumps([*range(int(sys.argv[2]))]))"
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedPeer:
+    """Answers each document with its number, in a process of its own."""
+
+    name: str
+    num_missing: int = 0
+    title: str = "numbered"
+
+    def prepare(self, queue: Queue, folder: Path) -> Command:
+        num_answers = len(queue.entries) - self.num_missing
+        return Command((sys.executable, "-c", COPY, str(folder / "answers.json"), str(num_answers)))
+
+    def read(self, queue: Queue, folder: Path, stdout: str) -> Report:
+        numbers = json.loads((folder / "answers.json").read_text())
+        texts = zip(queue.entries, numbers, strict=False)
+        return Report(tuple(Answer(entry.document_id, str(number)) for entry, number in texts))
+
+
+def run_suite(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, num_missing: int = 0) -> int:
+    peers = {name: NumberedPeer(name, num_missing) for name in ("bulkinfer", "llm-chat")}
+    monkeypatch.setattr(suite, "find_peer", peers.__getitem__)
+    monkeypatch.setattr(
+        sys, "argv", ["benchmarks", "--quick", "--only", "tiny", "tail", "--results", str(folder), *more]
+    )
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    return suite.main()
+
+
+def test_a_suite_measures_in_turns_and_resumes_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="make bench installs it")
+    assert run_suite(tmp_path, monkeypatch) == 0
+    runs = Results(tmp_path).load()
+    assert [(run.series, run.queue, run.peer) for run in runs] == [
+        ("noise", "reference", "llm-chat"),
+        ("noise", "reference", "llm-chat"),
+        ("main", "tiny", "bulkinfer"),
+        ("main", "tiny", "llm-chat"),
+        ("main", "tail", "bulkinfer"),
+        ("main", "tail", "llm-chat"),
+    ]
+    assert "tiny 0.0%, tail 0.0%" in capsys.readouterr().out
+    Results(tmp_path).drop({(Series.MAIN, "tail", "bulkinfer")})
+    assert run_suite(tmp_path, monkeypatch, "--resume") == 0
+    again = Results(tmp_path).load()
+    assert [run for run in again if (run.queue, run.peer) != ("tail", "bulkinfer")] == [
+        run for run in runs if (run.queue, run.peer) != ("tail", "bulkinfer")
+    ]
+    assert len(again) == len(runs)
+    assert len({run.suite for run in again}) == 1
+    assert (tmp_path / "performance.png").exists()
+
+
+def test_a_suite_goes_on_after_a_peer_that_loses_documents(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_suite(tmp_path, monkeypatch, "--noise-pairs", "0", num_missing=1) == 1
+    assert capsys.readouterr().out.count("FAILED: 80 documents, 79 answers: 1 missing, 0 doubled") == 2
+    assert Results(tmp_path).load() == []
 
 
 def test_the_table_shows_medians_and_ranges() -> None:
