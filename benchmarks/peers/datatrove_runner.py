@@ -56,7 +56,9 @@ def main() -> None:
     )
     executor.run()
     with answers_path.open("w", encoding="utf-8") as file:
-        for line in (answers_path.parent / "datatrove" / "00000.jsonl").read_text(encoding="utf-8").splitlines():
+        # One file for each stretch of documents, under names of the writer's choice.
+        paths = sorted((answers_path.parent / "datatrove").rglob("*.jsonl"))
+        for line in (line for path in paths for line in path.read_text(encoding="utf-8").splitlines()):
             row = json.loads(line)
             [found] = row["metadata"]["rollout_results"]
             usage = found["usage"]
