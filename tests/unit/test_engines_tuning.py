@@ -122,12 +122,17 @@ def test_the_kv_cache_is_within_half_of_what_is_free_and_holds_one_document_at_i
     assert model.kv_bytes_per_token is not None
     num_blocks = num_bytes // (32 * model.kv_bytes_per_token) - 1
     assert num_blocks * 32 >= number(found, "max_model_len")
-    assert number(found, "max_num_seqs") >= 1
+    room_blocks = max(256 * MIB, (free_bytes - model.weight_bytes) // 2) // (32 * model.kv_bytes_per_token) - 1
+    context = number(found, "max_model_len")
+    # 300 characters are 100 tokens, 100,000 are 33,334; 32 each for the template and the answer.
+    longest = {300: 164, 100_000: min(context, 33_398), 0: context}[workload.p95_chars]
+    assert number(found, "max_num_seqs") == min(256, room_blocks * 32 // longest)
 
 
 def test_a_tiny_container_gets_fewer_sequences_and_says_why() -> None:
     found = decide(auto_spec(max_tokens=2000), LONG_WORK, replace(CPU, free_memory_bytes=800 * MIB))
-    assert number(found, "max_num_seqs") < 16
+    # (800 MiB - 270 MB) / 2 are 386 blocks; 300 characters and an answer of 2,000 tokens are 2,132.
+    assert number(found, "max_num_seqs") == 386 * 32 // 2_132
     assert "fit into memory" in found.reasons["max_num_seqs"]
     assert number(found, "max_num_batched_tokens") == 4096
 
@@ -138,6 +143,7 @@ def test_a_long_context_that_does_not_fit_is_cut_to_what_does() -> None:
     # Half of 8 GiB, 4 MiB a block, one block is vLLM's own.
     assert number(found, "max_model_len") == (1024 - 1) * 32
     assert "131,072" in found.reasons["max_model_len"]
+    assert number(found, "max_num_seqs") == (1024 - 1) * 32 // 164
 
 
 @pytest.mark.parametrize("is_read_to_end", [True, False])
@@ -161,6 +167,32 @@ def test_a_seeded_job_computes_prompts_whole() -> None:
     assert found.values["enable_chunked_prefill"] is False
     assert number(found, "max_num_batched_tokens") >= number(found, "max_model_len")
     assert "seed" in found.reasons["enable_chunked_prefill"]
+
+
+def test_a_job_that_wants_prompts_whole_gets_steps_that_take_the_longest() -> None:
+    found = decide(auto_spec(enable_chunked_prefill=False), LONG_WORK)
+    assert (number(found, "max_model_len"), number(found, "max_num_batched_tokens")) == (8192, 8192)
+    assert "enable_chunked_prefill" in found.reasons["max_num_batched_tokens"]
+
+
+@pytest.mark.parametrize("model", [SMALL, UNKNOWN])
+def test_a_given_step_bounds_the_context_of_prompts_that_are_computed_whole(model: ModelFacts) -> None:
+    found = decide(auto_spec(seed=3, max_num_batched_tokens=2048), LONG_WORK, model=model)
+    assert number(found, "max_model_len") == 2048
+    assert "max_num_batched_tokens" in found.reasons["max_model_len"]
+
+
+def test_a_given_step_bounds_the_sequences() -> None:
+    found = decide(auto_spec(max_num_batched_tokens=100))
+    assert number(found, "max_num_seqs") == 100
+    assert "max_num_batched_tokens" in found.reasons["max_num_seqs"]
+
+
+def test_a_seeded_job_cuts_the_context_of_an_unknown_model_to_the_documents() -> None:
+    model = replace(UNKNOWN, max_context_tokens=131_072)
+    found = decide(auto_spec(seed=3), SHORT_WORK, model=model)
+    assert number(found, "max_model_len") == number(found, "max_num_batched_tokens") == 400 * 4 + 4096 + 32
+    assert "400 characters" in found.reasons["max_model_len"]
 
 
 def test_a_model_of_an_unknown_shape_gets_one_gibibyte_and_no_compiling() -> None:

@@ -135,6 +135,7 @@ def _decide_for_cpu(
     settings: Settings, spec: EngineSpec, workload: Workload, machine: Machine, model: ModelFacts
 ) -> None:
     is_seeded = spec.sampling.get("seed") is not None
+    is_whole = is_seeded or settings.values.get("enable_chunked_prefill") is False
     settings.environment["threads"] = machine.num_threads
     settings.reasons["threads"] = (
         "one for each physical core that the engine may use"
@@ -149,10 +150,10 @@ def _decide_for_cpu(
         room_bytes = given_bytes
     room_tokens = _count_tokens(room_bytes, model.kv_bytes_per_token, block_size)
 
-    _decide_context(settings, spec, workload, model, room_tokens, is_seeded=is_seeded)
+    _decide_context(settings, spec, workload, model, room_tokens, is_whole=is_whole)
     context = _read_context(settings, model)
     longest = min(context, _expect_document_tokens(workload, spec.max_tokens) or context)
-    _decide_num_seqs(settings, room_tokens, context, longest)
+    _decide_num_seqs(settings, room_tokens, longest)
     num_seqs = _read_int(settings, "max_num_seqs")
     _decide_kv_cache(settings, spec, workload, machine, model, longest)
 
@@ -160,11 +161,13 @@ def _decide_for_cpu(
         # After a part of a prompt vLLM sets a seeded generator back, which torch's CPU generator cannot: the engine
         # would die (0.32).
         settings.choose("enable_chunked_prefill", value=False, reason="sampling.seed: a prompt must be computed whole")
+    if is_whole:
+        cause = "sampling.seed" if is_seeded else "enable_chunked_prefill false"
         most = max(MAX_NUM_BATCHED_TOKENS, context, num_seqs)
-        settings.choose("max_num_batched_tokens", most, "sampling.seed: the longest prompt must fit into one step")
+        settings.choose("max_num_batched_tokens", most, f"{cause}: the longest prompt must fit into one step")
     else:
         most = max(MAX_NUM_BATCHED_TOKENS, num_seqs)
-        settings.choose("max_num_batched_tokens", most, "more made no step faster on a CPU, and takes memory")
+        settings.choose("max_num_batched_tokens", most, "vLLM's own for a CPU, and no less than the sequences")
     if "compilation_config" not in settings.values:
         settings.choose("enforce_eager", *_decide_eager(workload, spec.max_tokens, machine, model))
     if machine.compile_cache is not None and not settings.values.get("enforce_eager"):
@@ -179,22 +182,27 @@ def _decide_context(
     model: ModelFacts,
     room_tokens: int | None,
     *,
-    is_seeded: bool,
+    is_whole: bool,
 ) -> None:
     own = model.max_context_tokens
     if spec.max_context_tokens is not None:
         return
     chosen, reason = own, "what the model can take"
     is_cheap = own * (model.kv_bytes_per_token or 0) <= _CHEAP_CONTEXT_BYTES
-    if workload.is_read_to_end and (is_seeded or not is_cheap):
+    is_of_documents = False
+    if workload.is_read_to_end and (is_whole or not is_cheap):
         needed = workload.max_chars * _MAX_TOKENS_PER_CHAR + _MAX_TEMPLATE_TOKENS + spec.max_tokens
-        if needed < own:
+        is_of_documents = needed < own
+        if is_of_documents:
             chosen, reason = needed, f"enough for the longest prompt there is, of {workload.max_chars:,} characters"
     if room_tokens is not None and chosen > room_tokens:
         chosen, reason = room_tokens, f"what fits into memory; the model could take {own:,}"
-    if room_tokens is None:
-        reason = "what the model can take, as far as one document fits into the KV cache"
-    settings.choose("max_model_len", AS_MUCH_AS_FITS if room_tokens is None else chosen, reason)
+    step_tokens = settings.values.get("max_num_batched_tokens")
+    if is_whole and isinstance(step_tokens, int) and chosen > step_tokens:
+        chosen, reason = step_tokens, "what max_num_batched_tokens allows, as prompts are computed whole"
+    elif room_tokens is None and not is_of_documents:
+        settings.choose("max_model_len", AS_MUCH_AS_FITS, f"{reason}, as far as one document fits into the KV cache")
+    settings.choose("max_model_len", chosen, reason)
     check_room(spec, chosen, f"which is {reason}")
 
 
@@ -207,12 +215,16 @@ def check_room(spec: EngineSpec, context: int, what: str) -> None:
         )
 
 
-def _decide_num_seqs(settings: Settings, room_tokens: int | None, context: int, longest: int) -> None:
-    fitting = MAX_NUM_SEQS if room_tokens is None else max(1, (room_tokens - context) // longest + 1)
-    if fitting < MAX_NUM_SEQS:
+def _decide_num_seqs(settings: Settings, room_tokens: int | None, longest: int) -> None:
+    step_tokens = settings.values.get("max_num_batched_tokens")
+    # vLLM pauses the youngest when the longest do not fit together.
+    fitting = MAX_NUM_SEQS if room_tokens is None else max(1, room_tokens // longest)
+    if isinstance(step_tokens, int) and 0 < step_tokens < min(fitting, MAX_NUM_SEQS):
+        settings.choose("max_num_seqs", step_tokens, "max_num_batched_tokens allows no more")
+    elif fitting < MAX_NUM_SEQS:
         settings.choose("max_num_seqs", fitting, f"so many documents of {longest:,} tokens fit into memory")
     else:
-        settings.choose("max_num_seqs", MAX_NUM_SEQS, "more made a CPU no faster")
+        settings.choose("max_num_seqs", MAX_NUM_SEQS, "a step of many costs little more than one of few")
 
 
 def _decide_kv_cache(
