@@ -140,13 +140,20 @@ class Workload:
     num_documents: int | None = None
     """Documents still to do in the whole input, estimated from the share of it that has been read."""
     mean_chars: float = 0.0
-    """Of the rendered prompts found so far; likewise the next two."""
-    p95_chars: int = 0
+    """Of the rendered prompts found so far; likewise the next three."""
+    p95_bytes: int = 0
+    """In UTF-8: it tells the tokens of scripts with several bytes a character better than characters do."""
     max_chars: int = 0
     is_read_to_end: bool = False
     """Whether these are all prompts that there will be."""
     tokens_per_s: float | None = None
-    """Prompt and output tokens per second of the last long run of this model on this machine."""
+    """Prompt and output tokens per second of the last long run of this model on this machine, of all its engines."""
+    longest_bytes: tuple[int, ...] = ()
+    """Bytes of the longest prompts, the longest first: all, or NUM_LONGEST of them."""
+
+
+NUM_LONGEST = 256
+"""Prompts whose lengths a `Workload` tells one by one: they run first, and together."""
 
 
 UNKNOWN_WORKLOAD = Workload()

@@ -18,6 +18,7 @@ from bulkinfer.ordering import order_requests
 from bulkinfer.outcome import fail_document, fail_unreadable
 from bulkinfer.prompt import DocumentFault, PromptTemplate
 from bulkinfer.records import (
+    NUM_LONGEST,
     Document,
     DocumentRow,
     Failure,
@@ -64,15 +65,26 @@ class Shard:
 
     def estimate_work(self, input_size_bytes: int) -> Workload:
         """The work in the whole input, if this is its first shard."""
-        lengths = sorted(request.num_chars for request in self.requests)
+        lengths = [request.num_chars for request in self.requests]
+        sizes = sort_sizes(self.requests)
         share = 1.0 if self.is_last else self.bytes_read / max(1, input_size_bytes)
         return Workload(
             num_documents=round(len(lengths) / share) if share > 0 else None,
             mean_chars=sum(lengths) / len(lengths) if lengths else 0.0,
-            p95_chars=find_p95(lengths),
+            p95_bytes=find_p95(sizes),
             max_chars=max(lengths, default=0),
             is_read_to_end=self.is_last,
+            longest_bytes=tuple(sizes[: -NUM_LONGEST - 1 : -1]),
         )
+
+
+def sort_sizes(requests: Sequence[Request]) -> list[int]:
+    """Bytes of each prompt in UTF-8, the shortest first."""
+    return sorted(sum(_count_bytes(message.content) for message in request.messages) for request in requests)
+
+
+def _count_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
 
 
 def find_p95(lengths: Sequence[int]) -> int:

@@ -148,7 +148,7 @@ def test_a_job_is_told_what_would_be_chosen_and_why(
     assert find(checks, "device") == Check("device", is_ok=True, found="CPU")
     start = decode_parent_frame((tmp_path / "question").read_bytes())
     assert isinstance(start, Start)
-    assert start.workload == Workload(2, 20.0, 10, 30, is_read_to_end=True)
+    assert start.workload == Workload(2, 20.0, 10, 30, is_read_to_end=True, longest_bytes=(30, 10))
     assert start.spec.arguments == {"block_size": 64}
     # As the engine's own process: its threads are a setting too.
     assert "OMP_NUM_THREADS=" in (tmp_path / "environment").read_text(encoding="utf-8")

@@ -35,7 +35,9 @@ HASH = bytes(range(240, 256))
     [
         Start(vllm_spec(block_size=16, faults=[{"match": "x"}]), 3),
         Start(simulated_spec(), 1),
-        Start(simulated_spec(), 1, Workload(10, 1.5, 2, 3, is_read_to_end=True, tokens_per_s=0.5)),
+        Start(
+            simulated_spec(), 1, Workload(10, 1.5, 2, 3, is_read_to_end=True, tokens_per_s=0.5, longest_bytes=(3, 2))
+        ),
         Submit(()),
         Submit(
             (EngineRequest(HASH, (Message("system", "s"), Message("user", "ü\n\0😀"))), EngineRequest(bytes(16), ()))

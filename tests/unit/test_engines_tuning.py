@@ -110,6 +110,32 @@ def test_a_low_estimate_of_documents_makes_the_kv_cache_no_smaller() -> None:
     assert estimated.values["kv_cache_memory_bytes"] == (256 * 6 + 256 + 1) * 32 * 23_040
 
 
+def test_the_kv_cache_holds_the_longest_documents_which_run_first_and_together() -> None:
+    """Ten of 6,000 bytes are 2,064 tokens, or 65 blocks; the others of 300 bytes 164 tokens, or 6 blocks."""
+    longest = (6_000,) * 10 + (300,) * 190
+    found = decide(auto_spec(), replace(SHORT_WORK, longest_bytes=longest))
+    assert number(found, "kv_cache_memory_bytes") == (10 * 65 + 190 * 6 + 256 + 1) * 32 * 23_040
+    assert f"{10 * 2_064 + 190 * 164:,} tokens" in found.reasons["kv_cache_memory_bytes"]
+
+
+def test_more_sequences_than_lengths_are_known_are_as_long_as_the_shortest_of_these() -> None:
+    workload = replace(LONG_WORK, longest_bytes=(3_000,) * 256)
+    found = decide(replace(auto_spec(), max_concurrency=300), workload)
+    # 3,000 bytes are 1,064 tokens, or 34 blocks.
+    assert number(found, "kv_cache_memory_bytes") == (300 * 34 + 256 + 1) * 32 * 23_040
+
+
+def test_documents_that_are_not_found_yet_are_as_long_as_most() -> None:
+    workload = replace(SHORT_WORK, is_read_to_end=False, longest_bytes=(3_000,) * 5)
+    assert number(decide(auto_spec(), workload), "kv_cache_memory_bytes") == (5 * 34 + 251 * 6 + 257) * 32 * 23_040
+
+
+def test_the_longest_documents_get_no_more_than_half_of_what_is_free() -> None:
+    workload = replace(LONG_WORK, longest_bytes=(24_000,) * 256)
+    found = decide(auto_spec(), workload, replace(CPU, free_memory_bytes=4 * GIB))
+    assert number(found, "kv_cache_memory_bytes") == (4 * GIB - SMALL.weight_bytes) // 2
+
+
 @pytest.mark.parametrize("free_bytes", [600 * MIB, GIB, 4 * GIB, 64 * GIB])
 @pytest.mark.parametrize("workload", [SHORT_WORK, LONG_WORK, UNKNOWN_WORKLOAD, Workload(5, 9e4, 100_000, 500_000)])
 @pytest.mark.parametrize("model", [SMALL, replace(LONG, weight_bytes=0)])
@@ -125,7 +151,7 @@ def test_the_kv_cache_is_within_half_of_what_is_free_and_holds_one_document_at_i
     room_blocks = max(256 * MIB, (free_bytes - model.weight_bytes) // 2) // (32 * model.kv_bytes_per_token) - 1
     context = number(found, "max_model_len")
     # 300 characters are 100 tokens, 100,000 are 33,334; 32 each for the template and the answer.
-    longest = {300: 164, 100_000: min(context, 33_398), 0: context}[workload.p95_chars]
+    longest = {300: 164, 100_000: min(context, 33_398), 0: context}[workload.p95_bytes]
     assert number(found, "max_num_seqs") == min(256, room_blocks * 32 // longest)
 
 

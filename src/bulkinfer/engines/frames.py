@@ -103,7 +103,9 @@ def decode_parent_frame(body: bytes) -> ParentFrame:
     name, content = orjson.loads(body)
     match name:
         case "start":
-            return Start(EngineSpec(**content["spec"]), content["life"], Workload(**content["workload"]))
+            workload: dict[str, Any] = content["workload"]
+            workload["longest_bytes"] = tuple(workload["longest_bytes"])
+            return Start(EngineSpec(**content["spec"]), content["life"], Workload(**workload))
         case "submit":
             return Submit(tuple(_decode_request(request) for request in content))
         case "abort":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.vllm_arguments import MIB, MIN_KV_CACHE_BYTES, decide_kv_cache_bytes
 from bulkinfer.errors import JobError
-from bulkinfer.records import JsonValue, Workload
+from bulkinfer.records import NUM_LONGEST, JsonValue, Workload
 
 BLOCK_SIZE = 32
 MAX_NUM_SEQS = 256
@@ -19,8 +19,9 @@ AS_MUCH_AS_FITS = -1
 """As a `max_model_len`: vLLM takes the model's own, or what of it one document can have of the KV cache."""
 
 CHARS_PER_TOKEN = 4
-"""Of English text, for time; for room we count with 3."""
-_ROOM_CHARS_PER_TOKEN = 3
+"""Of English text, for time."""
+_ROOM_BYTES_PER_TOKEN = 3
+"""Of UTF-8, for room: three characters of English, one of Chinese or Japanese."""
 _TEMPLATE_TOKENS = 32
 _MAX_TOKENS_PER_CHAR = 4
 """A character has at most four bytes, and a tokenizer makes at most one token of each."""
@@ -243,10 +244,14 @@ def _decide_kv_cache(
         # An estimate may be far too low; only a count may make the cache smaller.
         num_running = max(1, min(num_seqs, workload.num_documents)) if workload.is_read_to_end else num_seqs
         # One more block: vLLM keeps one for itself. One document may be as long as the context.
-        blocks = num_running * -(-longest // block_size) + -(-context // block_size) + 1
+        tokens = [min(context, num) for num in _expect_longest_tokens(workload, num_running, spec.max_tokens, longest)]
+        blocks = sum(-(-num // block_size) for num in tokens) + -(-context // block_size) + 1
         needed = max(MIN_KV_CACHE_BYTES, blocks * block_size * bytes_per_token)
         if needed < num_bytes:
-            num_bytes, reason = needed, f"{num_running} documents of {longest:,} tokens, and one of {context:,}"
+            num_bytes, reason = (
+                needed,
+                (f"the {num_running} longest documents, {sum(tokens):,} tokens, and one of {context:,}"),
+            )
     settings.choose("kv_cache_memory_bytes", num_bytes, reason)
 
 
@@ -266,9 +271,21 @@ def _decide_eager(workload: Workload, max_tokens: int, machine: Machine, model: 
 
 def _expect_document_tokens(workload: Workload, max_tokens: int) -> int | None:
     """Tokens of all but the longest documents, their answers included; None where nothing is known."""
-    if workload.num_documents is None or workload.p95_chars == 0:
+    if workload.num_documents is None or workload.p95_bytes == 0:
         return None
-    return -(-workload.p95_chars // _ROOM_CHARS_PER_TOKEN) + _TEMPLATE_TOKENS + max_tokens
+    return _expect_tokens(workload.p95_bytes, max_tokens)
+
+
+def _expect_longest_tokens(workload: Workload, num_running: int, max_tokens: int, others: int) -> list[int]:
+    """Tokens of so many documents, the longest that are known, as these run first; `others` where there are fewer."""
+    tokens = [_expect_tokens(num_bytes, max_tokens) for num_bytes in workload.longest_bytes[:num_running]]
+    if len(workload.longest_bytes) >= NUM_LONGEST:
+        others = tokens[-1]  # no other is longer
+    return tokens + [others] * (num_running - len(tokens))
+
+
+def _expect_tokens(num_bytes: int, max_tokens: int) -> int:
+    return -(-num_bytes // _ROOM_BYTES_PER_TOKEN) + _TEMPLATE_TOKENS + max_tokens
 
 
 def _count_tokens(num_bytes: int, bytes_per_token: int | None, block_size: int) -> int | None:
