@@ -9,7 +9,15 @@ import pytest
 from bulkinfer.engines import environment as environment_module
 from bulkinfer.engines import machine
 from bulkinfer.engines.base import EngineSpec
-from bulkinfer.engines.environment import VllmInstall, build_environment, choose_cores, count_cores, find_vllm
+from bulkinfer.engines.environment import (
+    VllmInstall,
+    build_environment,
+    choose_cores,
+    count_cores,
+    divide_machine,
+    find_vllm,
+    look_at_machine,
+)
 from bulkinfer.records import JsonValue
 from tests.engine_support import MODEL_PATH, simulated_spec, vllm_spec
 
@@ -72,10 +80,42 @@ def test_engines_on_a_cpu_get_cores_of_their_own_and_threads_to_match(monkeypatc
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(100, 107)))
     monkeypatch.setattr(machine, "_CGROUP_PATH", Path("/nowhere"))
     monkeypatch.setattr(machine, "_OWN_CGROUPS_PATH", Path("/nowhere"))
-    monkeypatch.setattr(machine, "_TOPOLOGY_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_CPU_PATH", Path("/nowhere"))
     cores = [choose_cores(replica_spec(replica, 3), CPU) for replica in range(3)]
     assert [list(own) for own in cores] == [[100, 101], [102, 103], [104, 105, 106]]
-    assert build_environment(replica_spec(0, 3), CPU, {})["OMP_NUM_THREADS"] == "2"
+    threads = [build_environment(replica_spec(replica, 3), CPU, {})["OMP_NUM_THREADS"] for replica in range(3)]
+    assert threads == ["2", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("1", "1"), ("2", "2"), ("64", "3"), ("2,4", "2"), ("0", "3"), ("many", "3")]
+)
+def test_threads_that_the_user_gives_are_for_each_engine_within_its_share(
+    monkeypatch: pytest.MonkeyPatch, given: str, expected: str
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(100, 107)))
+    monkeypatch.setattr(machine, "_CGROUP_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_OWN_CGROUPS_PATH", Path("/nowhere"))
+    monkeypatch.setattr(machine, "_CPU_PATH", Path("/nowhere"))
+    environment = build_environment(replica_spec(0, 2), CPU, {"OMP_NUM_THREADS": given, "HOME": "/h"})
+    assert environment["OMP_NUM_THREADS"] == expected
+    other = build_environment(replica_spec(0, 2), CPU, {"OMP_NUM_THREADS": expected, "HOME": "/h"})
+    assert environment["VLLM_CACHE_ROOT"] == other["VLLM_CACHE_ROOT"], "compiled for the threads that there are"
+    assert build_environment(vllm_spec(), CPU, {"OMP_NUM_THREADS": given})["OMP_NUM_THREADS"] == given
+
+
+def test_all_engines_are_told_the_same_memory_however_often_they_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    monkeypatch.setattr(environment_module, "read_free_memory_bytes", lambda: 9_000)
+    monkeypatch.setattr(environment_module, "share_memory", lambda free, cores: [free // 3, 2_000, 1_000 + len(cores)])
+    specs = divide_machine(vllm_spec(), 3, CPU)
+    assert [(spec.replica, spec.num_replicas, spec.free_memory_bytes) for spec in specs] == [
+        (0, 3, 1_003),
+        (1, 3, 1_003),
+        (2, 3, 1_003),
+    ]
+    assert divide_machine(vllm_spec(), 1, GPU) == (vllm_spec(),)
+    assert divide_machine(simulated_spec(), 1, CPU) == (simulated_spec(),)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +133,28 @@ def test_engines_on_gpus_get_gpus_of_their_own_of_those_that_are_visible() -> No
     ]
     assert seen == ["2,3", "5,7"]
     assert build_environment(vllm_spec(), GPU, inherited)["CUDA_VISIBLE_DEVICES"] == "2,3,5,7", "one engine has all"
+
+
+def test_an_engine_among_others_sees_its_own_share_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its process keeps to its cores: they are not divided again."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {103, 104, 105})
+    for name in ("_CGROUP_PATH", "_OWN_CGROUPS_PATH", "_CPU_PATH"):
+        monkeypatch.setattr(machine, name, Path("/nowhere"))
+    monkeypatch.setattr(environment_module, "measure_flops_per_s", lambda: 1e11)
+    monkeypatch.setattr(environment_module, "find_vllm", lambda: CPU)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    environment = build_environment(replace(vllm_spec(), num_replicas=1), CPU, os.environ)
+    monkeypatch.setenv("VLLM_CACHE_ROOT", environment["VLLM_CACHE_ROOT"])
+    found = look_at_machine(replace(replica_spec(1, 2), free_memory_bytes=77), is_cpu=True, num_threads=3)
+    assert (found.num_threads, found.num_cores, found.num_replicas) == (3, 3, 2)
+    assert (found.free_memory_bytes, found.is_own_cache, found.has_compiled_code) == (77, True, False)
+    (tmp_path / "torch_compile_cache" / "a" / "b").mkdir(parents=True)
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    theirs = look_at_machine(vllm_spec(), is_cpu=True, num_threads=3)
+    assert (theirs.is_own_cache, theirs.has_compiled_code) == (False, True)
 
 
 def cache_of(environment: dict[str, str], install: VllmInstall = CPU) -> str | None:

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from bulkinfer.engines import sharing
+from bulkinfer.engines import machine
+from bulkinfer.engines.machine import list_cores
 from bulkinfer.engines.sharing import (
     count_gpus_per_replica,
     decide_on_cores,
     decide_on_gpus,
-    list_cores,
     list_gpus,
+    share_memory,
     split,
+    split_cores,
 )
 from bulkinfer.errors import JobError
 
@@ -27,7 +29,7 @@ def two_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{core},{core + 4}\n")
         (tmp_path / f"cpu{cpu}" / f"node{core // 2}").mkdir()
-    monkeypatch.setattr(sharing, "_CPU_PATH", tmp_path)
+    monkeypatch.setattr(machine, "_CPU_PATH", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     return tmp_path
 
@@ -37,9 +39,40 @@ def test_neighbouring_cores_stand_together(two_nodes: Path) -> None:
 
 
 def test_cores_of_an_unknown_machine_stand_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_CPU_PATH", tmp_path)
+    monkeypatch.setattr(machine, "_CPU_PATH", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 1, 2})
     assert list_cores() == [1, 2, 3]
+
+
+def test_hardware_threads_of_one_core_go_to_one_engine(two_nodes: Path) -> None:
+    assert split_cores(2) == [[0, 4, 1, 5], [2, 6, 3, 7]]
+    assert split_cores(3) == [[0, 4], [1, 5], [2, 6, 3, 7]]
+    assert split_cores(5) == [[0], [4, 1], [5], [2, 6], [3, 7]], "fewer cores than engines"
+
+
+def write_node(folder: Path, node: int, free_kib: int) -> None:
+    """What Linux says of the memory of a node: so much is free, 3 KiB are files or otherwise given back."""
+    (folder / f"node{node}").mkdir(parents=True)
+    names = {"MemTotal": 9 * 10**9, "MemFree": free_kib, "Active(file)": 1, "Inactive(file)": 1, "SReclaimable": 1}
+    lines = [f"Node {node} {name}: {value:>12} kB" for name, value in names.items()]
+    (folder / f"node{node}" / "meminfo").write_text("\n".join(lines) + "\n")
+
+
+def test_an_engine_gets_no_more_memory_than_its_node_has(two_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_NODE_PATH", two_nodes / "nodes")
+    write_node(two_nodes / "nodes", 0, 997)
+    write_node(two_nodes / "nodes", 1, 5_997)
+    # One engine with all cores: vLLM binds its memory to the node of the first.
+    assert share_memory(7_000 * 1024, [range(8)]) == [1_000 * 1024]
+    assert share_memory(7_000 * 1024, split_cores(2)) == [1_000 * 1024, 3_500 * 1024]
+    assert share_memory(7_000 * 1024, split_cores(4)) == [500 * 1024, 500 * 1024, 1_750 * 1024, 1_750 * 1024]
+    assert share_memory(700 * 1024, split_cores(2)) == [350 * 1024] * 2, "a container has less than its nodes"
+
+
+def test_memory_of_a_machine_without_nodes_is_shared_equally(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CPU_PATH", tmp_path)
+    monkeypatch.setattr(machine, "_NODE_PATH", tmp_path)
+    assert share_memory(9_000, [[0], [1], [2]]) == [3_000] * 3
 
 
 def test_auto_is_one_engine_for_each_node_with_cores_to_use(two_nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.clock import VirtualClock
-from bulkinfer.engines.simulated import ScriptedFaultError, SimulatedEngine, estimate_prompt_tokens, write_text
+from bulkinfer.engines.simulated import (
+    ScriptedFaultError,
+    SimulatedEngine,
+    estimate_prompt_tokens,
+    write_text,
+)
 from bulkinfer.records import Completion, FailureCode, JsonValue, Message, Rejection
 from tests.engine_support import simulated_spec
 
@@ -270,4 +275,5 @@ def test_limits_that_are_left_to_the_engine_are_those_of_a_small_model() -> None
     assert (ready.settings["max_concurrency"], ready.settings["max_context_tokens"]) == (64, 2048)
     rejection = engine.add(EngineRequest(bytes(16), (Message("user", "x" * 4 * 2000),)))
     assert rejection is not None
-    assert rejection.message.endswith("limits.max_context_tokens 2048")
+    expected = "exceeds the context of 2048, which is the simulated engine's own (limits.max_context_tokens: auto)"
+    assert rejection.message.endswith(expected)

@@ -86,6 +86,33 @@ def test_the_folder_for_compiled_code_is_told_when_code_is_compiled() -> None:
     machine = replace(CPU, compile_cache="/caches/a")
     assert decide(auto_spec(), LONG_WORK, machine).environment["compile_cache"] == "/caches/a"
     assert "compile_cache" not in decide(auto_spec(), SHORT_WORK, machine).reasons
+    assert "this CPU" in decide(auto_spec(), LONG_WORK, machine).reasons["compile_cache"]
+    theirs = decide(auto_spec(), LONG_WORK, replace(machine, is_own_cache=False))
+    assert theirs.reasons["compile_cache"] == "as VLLM_CACHE_ROOT says"
+
+
+def test_engines_that_share_the_work_have_less_of_it_each() -> None:
+    alone, shared = (expect_work_s(LONG_WORK, 32, replace(CPU, num_replicas=num), SMALL) for num in (1, 4))
+    assert alone is not None
+    assert shared == pytest.approx(alone / 4)
+    # The speed of an earlier run is that of all its engines.
+    earlier = replace(LONG_WORK, tokens_per_s=100)
+    assert expect_work_s(earlier, 32, replace(CPU, num_replicas=4), SMALL) == expect_work_s(earlier, 32, CPU, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("work_s", "is_eager_cold", "is_eager_warm"), [(800, False, False), (700, True, False), (160, True, True)]
+)
+def test_code_of_an_earlier_run_makes_compiling_pay_sooner(
+    work_s: float, is_eager_cold: bool, is_eager_warm: bool
+) -> None:
+    """46 s cold pay above 767 s of work; the 10 s that are assumed for a warm start above 167 s."""
+    workload = Workload(1_000, 240, 300, 400, tokens_per_s=1_000 * 76 / work_s)
+    warm = replace(CPU, has_compiled_code=True)
+    found = [decide(auto_spec(), workload, machine) for machine in (CPU, warm)]
+    assert [settings.values["enforce_eager"] for settings in found] == [is_eager_cold, is_eager_warm]
+    assert "as is assumed" in found[1].reasons["enforce_eager"]
+    assert "as is assumed" not in found[0].reasons["enforce_eager"]
 
 
 def test_limits_that_the_job_gives_are_kept() -> None:

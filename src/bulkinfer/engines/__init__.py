@@ -3,14 +3,14 @@
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bulkinfer.engines.base import Engine, EngineSpec
 from bulkinfer.engines.bell import Bell, RealBell, Ringer, VirtualBell
 from bulkinfer.engines.child import ChildEngine
 from bulkinfer.engines.clock import Clock, RealClock, VirtualClock
-from bulkinfer.engines.environment import count_cores, find_vllm
+from bulkinfer.engines.environment import count_cores, divide_machine, find_vllm
 from bulkinfer.engines.local import LocalEngine
 from bulkinfer.engines.sharing import decide_on_cores, decide_on_gpus
 from bulkinfer.engines.simulated import SimulatedEngine
@@ -18,7 +18,7 @@ from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.engines.token_counter import choose_counter
 from bulkinfer.errors import JobError
 
-__all__ = ["EngineGroup", "choose_counter", "create_engine", "create_engines"]
+__all__ = ["EngineGroup", "choose_counter", "create_engine", "create_engines", "decide_replicas"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ def create_engines(
     Several simulated engines have child processes too, unless their clocks are virtual: one thread cannot wait for
     several at a time. Raises JobError as `create_engine` does, and for more engines than the machine has room for.
     """
-    num_engines = _decide_replicas(spec, num_replicas)
+    num_engines = decide_replicas(spec, num_replicas)
+    specs = divide_machine(spec, num_engines, find_vllm())
     if num_engines == 1:
         engine = create_engine(
-            spec, start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path_of(0)
+            specs[0], start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path_of(0)
         )
         return EngineGroup((engine,), RealBell(1))
-    specs = [replace(spec, replica=replica, num_replicas=num_engines) for replica in range(num_engines)]
     if spec.kind == "simulated" and parse_simulated_arguments(spec.arguments).has_virtual_clock:
         clocks = [VirtualClock() for _ in specs]
         virtual = VirtualBell(clocks)
@@ -87,7 +87,8 @@ def create_engines(
     return EngineGroup(tuple(children), bell)
 
 
-def _decide_replicas(spec: EngineSpec, wanted: int | None) -> int:
+def decide_replicas(spec: EngineSpec, wanted: int | None) -> int:
+    """How many engines a job gets here; `wanted` None is `auto`. Raises JobError for more than there is room for."""
     if spec.kind != "vllm":
         return wanted or 1
     install = find_vllm()

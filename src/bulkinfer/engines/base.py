@@ -47,6 +47,11 @@ class EngineSpec:
     """Which of the engines on this machine it is, from 0."""
     num_replicas: int = 1
     """Engines that share this machine's cores, or GPUs, and its memory."""
+    free_memory_bytes: int | None = None
+    """This engine's share of what was free before the first of them started; None: not measured."""
+
+    context_reason: str = ""
+    """Where `max_context_tokens` comes from, if not from the job."""
 
     @property
     def expected_concurrency(self) -> int:
@@ -142,6 +147,13 @@ class Engine(Protocol):
         """End the engine and every process it started. Safe to call twice, and in any state."""
 
 
+def describe_limit(spec: EngineSpec) -> str:
+    """The context, and who chose it."""
+    if not spec.context_reason:
+        return f"limits.max_context_tokens {spec.max_context_tokens}"
+    return f"the context of {spec.max_context_tokens}, which is {spec.context_reason} (limits.max_context_tokens: auto)"
+
+
 def reject_too_long(spec: EngineSpec, document_hash: bytes, prompt_tokens: int) -> Rejection | None:
     """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits."""
     limit = spec.max_context_tokens
@@ -150,7 +162,6 @@ def reject_too_long(spec: EngineSpec, document_hash: bytes, prompt_tokens: int) 
     if num_tokens <= limit:
         return None
     message = (
-        f"prompt of {prompt_tokens} tokens + max_tokens {spec.max_tokens} = {num_tokens}"
-        f" exceeds limits.max_context_tokens {limit}"
+        f"prompt of {prompt_tokens} tokens + max_tokens {spec.max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
     )
     return Rejection(document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)

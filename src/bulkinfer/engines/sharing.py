@@ -1,19 +1,16 @@
 """How many engines share a machine, and what each gets of it: cores, or GPUs."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeVar
 
+from bulkinfer.engines.machine import find_node, group_cores, list_cores, read_node_memory_bytes
 from bulkinfer.errors import JobError
 from bulkinfer.records import JsonValue
 
 _T = TypeVar("_T")
-_CPU_PATH = Path("/sys/devices/system/cpu")
 _LIST_TIMEOUT_S = 20.0
 _KEY = "engine.replicas"
 
@@ -25,7 +22,7 @@ def decide_on_cores(wanted: int | None, num_cores: int) -> int:
     prefix cache; across nodes each step waits for the other node's memory. Raises JobError for more than cores.
     """
     if wanted is None:
-        return max(1, min(num_cores, len({_find_node(core) for core in list_cores()})))
+        return max(1, min(num_cores, len({find_node(core) for core in list_cores()})))
     if wanted > num_cores:
         raise JobError(f"{_KEY}: expected at most {num_cores}, one for each core that can be used, found {wanted}")
     return wanted
@@ -62,12 +59,29 @@ def list_gpus(environment: Mapping[str, str]) -> list[str]:
     return [str(index) for index in range(_count_gpus())]
 
 
-def list_cores() -> list[int]:
-    """The cores that this process may use, neighbours first: by NUMA node, then by core, its hardware threads together.
+def split_cores(num_shares: int) -> list[list[int]]:
+    """The cores that this process may use, in shares; hardware threads of one core stay together if there are enough.
 
-    So a stretch of the list shares as little as possible with the rest.
+    Neighbours are in one share.
     """
-    return sorted(os.sched_getaffinity(0), key=lambda core: (_find_node(core), _find_first_thread(core), core))
+    cores = list_cores()
+    physical = group_cores(cores)
+    groups = physical if len(physical) >= num_shares else [[core] for core in cores]
+    return [[core for group in share for core in group] for share in split(groups, num_shares)]
+
+
+def share_memory(free_bytes: int, cores_of: Sequence[Sequence[int]]) -> list[int]:
+    """What each engine on a CPU may take of the free memory, by the cores of each.
+
+    vLLM takes memory of one NUMA node only, that of the first core.
+    """
+    nodes = [find_node(min(cores)) for cores in cores_of]
+    shares = []
+    for node in nodes:
+        of_node = read_node_memory_bytes(node)
+        share = free_bytes // len(nodes)
+        shares.append(share if of_node is None else min(share, of_node // nodes.count(node)))
+    return shares
 
 
 def split(parts: Sequence[_T], num_shares: int) -> list[Sequence[_T]]:
@@ -88,17 +102,3 @@ def _count_gpus() -> int:
     except (OSError, subprocess.SubprocessError):
         return 0
     return sum(line.startswith("GPU ") for line in found.stdout.splitlines())
-
-
-def _find_node(core: int) -> int:
-    for path in (_CPU_PATH / f"cpu{core}").glob("node[0-9]*"):
-        return int(path.name.removeprefix("node"))
-    return 0
-
-
-def _find_first_thread(core: int) -> int:
-    """The first of the hardware threads that share a core with this one."""
-    with suppress(OSError, ValueError):
-        siblings = (_CPU_PATH / f"cpu{core}" / "topology" / "thread_siblings_list").read_text()
-        return int(siblings.strip().replace("-", ",").split(",")[0])
-    return core

@@ -81,7 +81,8 @@ class SimulatedEngine:
         self._max_concurrency = AUTO_MAX_CONCURRENCY if spec.max_concurrency is None else spec.max_concurrency
         max_context_tokens = AUTO_MAX_CONTEXT_TOKENS if spec.max_context_tokens is None else spec.max_context_tokens
         self._max_context_tokens = max_context_tokens
-        self._spec = replace(spec, max_context_tokens=max_context_tokens)
+        own = "the simulated engine's own" if spec.max_context_tokens is None else ""
+        self._spec = replace(spec, max_context_tokens=max_context_tokens, context_reason=own)
         self._arguments = parse_simulated_arguments(spec.arguments)
         self._clock = clock
         self._life = life

@@ -56,6 +56,12 @@ class Machine:
     """Of a matrix product with all threads."""
     compile_cache: str | None = None
     """The folder for compiled code; None: vLLM's own."""
+    is_own_cache: bool = True
+    """It was chosen here, and not by the user."""
+    has_compiled_code: bool = False
+    """An earlier run compiled here; whether the same model is not known."""
+    num_replicas: int = 1
+    """Engines that share the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,8 @@ def decide_settings(
 def expect_work_s(workload: Workload, max_tokens: int, machine: Machine, model: ModelFacts) -> float | None:
     """Seconds of work ahead, rather too few than too many; None where nothing is known to tell by.
 
-    Tokens over the speed of an earlier run, else over what the machine's matrix products allow.
+    Tokens over the speed of an earlier run, with all its engines, else over what the matrix products of each engine
+    allow.
     """
     if workload.num_documents is None:
         return None
@@ -118,7 +125,7 @@ def expect_work_s(workload: Workload, max_tokens: int, machine: Machine, model: 
         return num_tokens / workload.tokens_per_s
     if machine.flops_per_s and model.num_parameters:
         operations = num_tokens * _OPERATIONS_PER_PARAMETER * model.num_parameters
-        return _SHARE_OF_QUICK_ESTIMATE * operations / machine.flops_per_s
+        return _SHARE_OF_QUICK_ESTIMATE * operations / (machine.flops_per_s * machine.num_replicas)
     return None
 
 
@@ -173,7 +180,8 @@ def _decide_for_cpu(
         settings.choose("enforce_eager", *_decide_eager(workload, spec.max_tokens, machine, model))
     if machine.compile_cache is not None and not settings.values.get("enforce_eager"):
         settings.environment["compile_cache"] = machine.compile_cache
-        settings.reasons["compile_cache"] = "for these versions, threads and this CPU; the next run starts sooner"
+        own = "for these versions, threads and this CPU; it is kept for the next run"
+        settings.reasons["compile_cache"] = own if machine.is_own_cache else "as VLLM_CACHE_ROOT says"
 
 
 def _decide_context(
@@ -263,9 +271,12 @@ def _decide_eager(workload: Workload, max_tokens: int, machine: Machine, model: 
     work_s = expect_work_s(workload, max_tokens, machine, model)
     if work_s is None:
         return True, "it is not known how long the work will take"
-    compile_s = COMPILE_BASE_S + COMPILE_S_PER_LAYER * model.num_layers
+    compile_s = COMPILE_BASE_S + (0 if machine.has_compiled_code else COMPILE_S_PER_LAYER * model.num_layers)
     least_s = COMPILE_MARGIN * compile_s / COMPILE_GAIN
-    told = f"about {_tell_s(work_s)} of work; compiling takes about {compile_s:.0f} s and pays above {_tell_s(least_s)}"
+    cost = f"about {compile_s:.0f} s" + (
+        " with code of an earlier run, as is assumed," if machine.has_compiled_code else ""
+    )
+    told = f"about {_tell_s(work_s)} of work; compiling takes {cost} and pays above {_tell_s(least_s)}"
     return work_s <= least_s, told
 
 

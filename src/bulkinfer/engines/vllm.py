@@ -26,10 +26,10 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, describe_limit, reject_too_long
+from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
-from bulkinfer.engines.machine import count_threads, find_compiler, measure_flops_per_s, read_free_memory_bytes
-from bulkinfer.engines.tuning import Machine, Settings, check_room, decide_settings
+from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
 from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations, read_model_facts
 from bulkinfer.errors import JobError
@@ -81,7 +81,10 @@ class VllmEngine:
         max_model_len = config.model_config.max_model_len
         check_room(spec, max_model_len, "which is what fits into its KV cache")
         self._spec = replace(
-            spec, max_concurrency=config.scheduler_config.max_num_seqs, max_context_tokens=max_model_len
+            spec,
+            max_concurrency=config.scheduler_config.max_num_seqs,
+            max_context_tokens=max_model_len,
+            context_reason=self._chosen.reasons.get("max_model_len", ""),
         )
         self._renderer = self._engine.renderer
         self._chat_params = self._create_chat_params()
@@ -226,7 +229,7 @@ class VllmEngine:
         num_bytes = sum(len(message.content.strip().encode(errors="replace")) for message in request.messages)
         if num_bytes <= limit:
             return None
-        text = f"prompt of {num_bytes} bytes exceeds limits.max_context_tokens {self._spec.max_context_tokens}"
+        text = f"prompt of {num_bytes} bytes exceeds {describe_limit(self._spec)}"
         return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, f"{text}, whatever its tokens are")
 
     def _finish(self, output: Any) -> Completion | Rejection:  # noqa: ANN401
@@ -311,17 +314,7 @@ def _decide(spec: EngineSpec, workload: Workload) -> Settings:
     own = {"model": spec.model, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     given: dict[str, Any] = dict(spec.arguments) | own
     config = EngineArgs(**given, max_model_len=spec.max_context_tokens).create_model_config()
-    is_cpu = bool(current_platform.is_cpu())
-    num_cores = count_threads(spec.num_replicas)
-    machine = Machine(
-        is_cpu=is_cpu,
-        num_threads=torch.get_num_threads() if is_cpu else num_cores,
-        num_cores=num_cores,
-        free_memory_bytes=read_free_memory_bytes() // spec.num_replicas,
-        has_compiler=find_compiler() is not None,
-        flops_per_s=measure_flops_per_s() if is_cpu else None,
-        compile_cache=os.environ.get("VLLM_CACHE_ROOT"),
-    )
+    machine = look_at_machine(spec, is_cpu=bool(current_platform.is_cpu()), num_threads=torch.get_num_threads())
     return decide_settings(
         spec, workload, machine, read_model_facts(config, spec.model), EngineArgs.__dataclass_fields__
     )
@@ -351,6 +344,8 @@ def _tell_doctor() -> None:
     if body:
         start = decode_parent_frame(body)
         assert isinstance(start, Start)
+        if cores := choose_cores(start.spec, find_vllm()):
+            os.sched_setaffinity(0, cores)
         try:
             settings = choose_settings(start.spec, start.workload)
             told: dict[str, JsonValue] = {"values": settings.values | settings.environment, "reasons": settings.reasons}
