@@ -15,9 +15,12 @@ from uuid import uuid4
 import orjson
 import psutil
 
-from bulkinfer.engines.environment import build_environment, find_vllm
+from bulkinfer.engines import decide_replicas
+from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.environment import build_environment, divide_machine, find_vllm
 from bulkinfer.engines.frames import Start, encode_parent_frame
 from bulkinfer.engines.from_job import describe_engine
+from bulkinfer.engines.machine import count_cores, read_free_memory_bytes
 from bulkinfer.errors import BulkinferError, InputError
 from bulkinfer.fingerprint import identify_model
 from bulkinfer.job import Job
@@ -73,12 +76,12 @@ def _examine_machine(asked: Asked) -> Iterator[Check]:
     version = ".".join(str(part) for part in sys.version_info[:3])
     yield Check("python", sys.version_info >= (3, 11), f"{version} at {sys.executable}", "use Python 3.11 or newer")
     yield from asked.checks
-    yield Check("cores", is_ok=True, found=f"{len(os.sched_getaffinity(0))} usable by this process")
-    memory = psutil.virtual_memory()
+    yield Check("cores", is_ok=True, found=f"{count_cores()} usable by this process")
+    free_bytes, total_bytes = read_free_memory_bytes(), psutil.virtual_memory().total
     yield Check(
         "memory",
-        memory.available >= MIN_FREE_MEMORY_BYTES,
-        f"{memory.available / 1024**3:.1f} of {memory.total / 1024**3:.1f} GiB free",
+        free_bytes >= MIN_FREE_MEMORY_BYTES,
+        f"{free_bytes / 1024**3:.1f} GiB free for this process, of the machine's {total_bytes / 1024**3:.1f} GiB",
         "a small model needs about 2 GiB: end other programs",
     )
 
@@ -121,9 +124,16 @@ def _describe_start(job: Job | None) -> Start | None:
         return None
     try:
         identify_model(job.model, job.spec.model.revision)
-        return Start(describe_engine(job), 1, _sample_work(job))
+        return Start(_divide_machine(job)[0], 1, _sample_work(job))
     except BulkinferError:  # the model's own check tells
         return None
+
+
+def _divide_machine(job: Job) -> tuple[EngineSpec, ...]:
+    """What each engine of a run would be told. Raises JobError when there is no room for so many."""
+    spec, replicas = describe_engine(job), job.spec.engine.replicas
+    num_engines = decide_replicas(spec, None if replicas == "auto" else replicas)
+    return divide_machine(spec, num_engines, find_vllm())
 
 
 def _sample_work(job: Job) -> Workload:
@@ -162,8 +172,22 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
         )
     except BulkinferError as error:
         yield Check("model", is_ok=False, found=str(error))
+    yield from _examine_engines(job)
     yield from _tell_settings(asked.settings or {}, is_local=job.is_local_model)
     yield _examine_store(job.database_path)
+
+
+def _examine_engines(job: Job) -> Iterator[Check]:
+    """How many there would be, unless it is one."""
+    try:
+        num_engines = len(_divide_machine(job))
+    except BulkinferError as error:
+        yield Check("engines", is_ok=False, found=str(error))
+        return
+    if num_engines > 1:
+        yield Check(
+            "engines", is_ok=True, found=f"{num_engines} share this machine; the settings are those of the first"
+        )
 
 
 def _tell_settings(settings: Mapping[str, Any], *, is_local: bool) -> Iterator[Check]:

@@ -1,5 +1,6 @@
 """Doctor: each thing that it looks at, there and not there."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from bulkinfer import doctor
+from bulkinfer import doctor, engines
 from bulkinfer.doctor import Check, examine
+from bulkinfer.engines import environment
 from bulkinfer.engines.frames import Start, decode_parent_frame
 from bulkinfer.job import Job, load_job
 from bulkinfer.records import Workload
@@ -115,6 +117,16 @@ def test_memory_must_be_free(
     assert "GiB free" in memory.found
 
 
+def test_cores_and_memory_are_those_of_the_container(interpreter: Interpreter, monkeypatch: pytest.MonkeyPatch) -> None:
+    interpreter(VLLM_WORKS)
+    monkeypatch.setattr(doctor, "count_cores", lambda: 3)
+    monkeypatch.setattr(doctor, "read_free_memory_bytes", lambda: 1024**3)
+    checks = examine(None)
+    assert find(checks, "cores").found == "3 usable by this process"
+    memory = find(checks, "memory")
+    assert (memory.is_ok, memory.found.startswith("1.0 GiB free")) == (False, True)
+
+
 def test_a_job_that_can_run_is_ok(interpreter: Interpreter, folder: JobFolder) -> None:
     interpreter(VLLM_WORKS)
     checks = examine(job_of(folder))
@@ -152,6 +164,31 @@ def test_a_job_is_told_what_would_be_chosen_and_why(
     assert start.spec.arguments == {"block_size": 64}
     # As the engine's own process: its threads are a setting too.
     assert "OMP_NUM_THREADS=" in (tmp_path / "environment").read_text(encoding="utf-8")
+
+
+def test_several_engines_are_told_with_the_share_of_the_first(
+    interpreter: Interpreter, folder: JobFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(engines, "count_cores", lambda: 4)
+    monkeypatch.setattr(environment, "read_free_memory_bytes", lambda: 4_000)
+    folder.write_documents([{"id": "a", "body": "x"}])
+    interpreter(f"cat > {tmp_path}/question; {VLLM_WORKS}; echo '{SETTINGS}'")
+    checks = examine(job_of(folder, engine={"kind": "vllm", "replicas": 2, "simulated": {}}))
+    assert find(checks, "engines").found.startswith("2 share this machine")
+    start = decode_parent_frame((tmp_path / "question").read_bytes())
+    assert isinstance(start, Start)
+    assert (start.spec.replica, start.spec.num_replicas, start.spec.free_memory_bytes) == (0, 2, 2_000)
+
+
+def test_more_engines_than_the_machine_has_room_for_are_told(
+    interpreter: Interpreter, folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "count_cores", lambda: 2)
+    interpreter(f"cat > /dev/null; {VLLM_WORKS}")
+    found = find(examine(job_of(folder, engine={"kind": "vllm", "replicas": 3, "simulated": {}})), "engines")
+    assert not found.is_ok
+    assert "expected at most 2" in found.found
 
 
 def test_a_job_that_leaves_no_room_for_a_prompt_is_told_so(interpreter: Interpreter, folder: JobFolder) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bulkinfer import engines
+from bulkinfer.engines import decide_replicas, machine
 from bulkinfer.engines import environment as environment_module
-from bulkinfer.engines import machine
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.environment import (
     VllmInstall,
@@ -123,6 +124,12 @@ def test_all_engines_are_told_the_same_memory_however_often_they_start(monkeypat
 )
 def test_others_keep_all_cores(spec: EngineSpec, install: VllmInstall | None) -> None:
     assert choose_cores(spec, install) == ()
+
+
+def test_without_vllm_the_job_says_how_many_engines_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start says what is missing: a wrong number of GPUs would only mislead."""
+    monkeypatch.setattr(engines, "find_vllm", lambda: None)
+    assert [decide_replicas(vllm_spec(), wanted) for wanted in (None, 1, 7)] == [1, 1, 7]
 
 
 def test_engines_on_gpus_get_gpus_of_their_own_of_those_that_are_visible() -> None:

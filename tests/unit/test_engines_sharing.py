@@ -9,6 +9,7 @@ import pytest
 from bulkinfer.engines import machine
 from bulkinfer.engines.machine import list_cores
 from bulkinfer.engines.sharing import (
+    choose_gpus,
     count_gpus_per_replica,
     decide_on_cores,
     decide_on_gpus,
@@ -124,14 +125,22 @@ def test_without_a_choice_all_gpus_of_the_machine_are_used(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize("script", [None, "exit 9"])
-def test_a_machine_without_nvidias_tool_or_with_a_failing_one_has_no_gpus(
+def test_a_machine_without_nvidias_tool_or_with_a_failing_one_leaves_the_number_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
 ) -> None:
     if script is not None:
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert list_gpus({}) == []
+    assert list_gpus({}) is None
+    assert [decide_on_gpus(wanted, {}, {}) for wanted in (None, 1, 2)] == [1, 1, 2]
+    assert choose_gpus(1, 2, {}) == {"CUDA_VISIBLE_DEVICES": "2,3"}
+
+
+def test_cards_that_rocm_names_are_divided_for_both_names() -> None:
+    environment = {"HIP_VISIBLE_DEVICES": "4,5,6,7"}
+    assert list_gpus(environment) == ["4", "5", "6", "7"]
+    assert choose_gpus(1, 2, environment) == {"CUDA_VISIBLE_DEVICES": "6,7", "HIP_VISIBLE_DEVICES": "6,7"}
 
 
 FOUR = {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}

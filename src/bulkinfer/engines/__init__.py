@@ -92,7 +92,9 @@ def decide_replicas(spec: EngineSpec, wanted: int | None) -> int:
     if spec.kind != "vllm":
         return wanted or 1
     install = find_vllm()
-    if install is not None and install.is_cpu:
+    if install is None:  # which the start of the first engine tells
+        return wanted or 1
+    if install.is_cpu:
         return decide_on_cores(wanted, count_cores())
     return decide_on_gpus(wanted, spec.arguments, os.environ)
 

@@ -19,7 +19,7 @@ from bulkinfer.engines.machine import (
     measure_flops_per_s,
     read_free_memory_bytes,
 )
-from bulkinfer.engines.sharing import count_gpus_per_replica, list_gpus, share_memory, split_cores
+from bulkinfer.engines.sharing import choose_gpus, count_gpus_per_replica, share_memory, split_cores
 from bulkinfer.engines.tuning import Machine
 
 __all__ = ["VllmInstall", "build_environment", "count_cores", "divide_machine", "find_vllm"]
@@ -167,6 +167,4 @@ def _choose_share(spec: EngineSpec, install: VllmInstall | None, inherited: Mapp
     """What an engine gets of the machine: not the user's to set, as one value cannot be right for several."""
     if install is not None and install.is_cpu:
         return {"OMP_NUM_THREADS": _choose_threads(spec, install, inherited)}
-    num_gpus = count_gpus_per_replica(spec.arguments)
-    first = spec.replica * num_gpus
-    return {"CUDA_VISIBLE_DEVICES": ",".join(list_gpus(inherited)[first : first + num_gpus])}
+    return choose_gpus(spec.replica, count_gpus_per_replica(spec.arguments), inherited)

@@ -13,6 +13,7 @@ from bulkinfer.records import JsonValue
 _T = TypeVar("_T")
 _LIST_TIMEOUT_S = 20.0
 _KEY = "engine.replicas"
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 
 
 def decide_on_cores(wanted: int | None, num_cores: int) -> int:
@@ -29,11 +30,16 @@ def decide_on_cores(wanted: int | None, num_cores: int) -> int:
 
 
 def decide_on_gpus(wanted: int | None, arguments: Mapping[str, JsonValue], environment: Mapping[str, str]) -> int:
-    """Engines on GPUs; `wanted` None is `auto`: as many as there are GPUs for. Raises JobError for more than that."""
+    """Engines on GPUs; `wanted` None is `auto`: as many as there are GPUs for, or one if nobody can tell.
+
+    Raises JobError for more than there are GPUs for.
+    """
     if wanted == 1:
         return 1
     per_replica = count_gpus_per_replica(arguments)
     gpus = list_gpus(environment)
+    if gpus is None:  # the job knows; vLLM itself says if not
+        return wanted or 1
     if wanted is None:
         return max(1, len(gpus) // per_replica)
     if wanted * per_replica > len(gpus):
@@ -51,12 +57,26 @@ def count_gpus_per_replica(arguments: Mapping[str, JsonValue]) -> int:
     return num_gpus
 
 
-def list_gpus(environment: Mapping[str, str]) -> list[str]:
-    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those in it, else all of the machine."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip() not in {"", "-1"}]
-    return [str(index) for index in range(_count_gpus())]
+def choose_gpus(replica: int, num_gpus: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that give an engine its own GPUs, after those of the engines before it."""
+    gpus, first = list_gpus(environment), replica * num_gpus
+    own = map(str, range(first, first + num_gpus)) if gpus is None else gpus[first : first + num_gpus]
+    value = ",".join(own)
+    # On ROCm both must say the same.
+    names = [_VISIBLE[0], *(name for name in _VISIBLE[1:] if name in environment)]
+    return dict.fromkeys(names, value)
+
+
+def list_gpus(environment: Mapping[str, str]) -> list[str] | None:
+    """The GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: those in it, else all of the machine.
+
+    None where they cannot be counted: a container without NVIDIA's tool, or other cards.
+    """
+    for name in _VISIBLE:
+        if name in environment:
+            return [gpu.strip() for gpu in environment[name].split(",") if gpu.strip() not in {"", "-1"}]
+    num_gpus = _count_gpus()
+    return None if num_gpus is None else [str(index) for index in range(num_gpus)]
 
 
 def split_cores(num_shares: int) -> list[list[int]]:
@@ -90,15 +110,15 @@ def split(parts: Sequence[_T], num_shares: int) -> list[Sequence[_T]]:
     return [parts[start:end] for start, end in pairwise(bounds)]
 
 
-def _count_gpus() -> int:
+def _count_gpus() -> int | None:
     """By NVIDIA's own tool, which comes with the driver: asking CUDA would load it into this process."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return 0
+        return None
     try:
         found = subprocess.run(
             [tool, "--list-gpus"], capture_output=True, text=True, timeout=_LIST_TIMEOUT_S, check=True
         )
     except (OSError, subprocess.SubprocessError):
-        return 0
+        return None
     return sum(line.startswith("GPU ") for line in found.stdout.splitlines())
