@@ -3,6 +3,7 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import pytest
 from tokenizers import Tokenizer, models, normalizers
 
@@ -77,7 +78,7 @@ class Config:
     max_model_len = 8192
     dtype = SimpleNamespace(itemsize=2)
 
-    def __init__(self, **missing: None) -> None:
+    def __init__(self, **changed: int | None) -> None:
         shape = {
             "num_hidden_layers": 30,
             "hidden_size": 576,
@@ -85,7 +86,9 @@ class Config:
             "num_attention_heads": 9,
             "vocab_size": 49_152,
         }
-        self.hf_text_config = SimpleNamespace(**{name: value for name, value in shape.items() if name not in missing})
+        self.hf_text_config = SimpleNamespace(
+            **{name: value for name, value in (shape | changed).items() if value is not None}
+        )
 
     def get_total_num_kv_heads(self) -> int:
         """Heads."""
@@ -105,6 +108,51 @@ def test_the_facts_of_a_model(tmp_path: Path) -> None:
 
 def test_the_weights_of_a_model_that_is_not_here_are_taken_from_its_shape() -> None:
     assert read_model_facts(Config(), "owner/name").weight_bytes == 2 * 134_479_872
+
+
+def test_the_weights_of_a_folder_are_counted_once(tmp_path: Path) -> None:
+    (tmp_path / "consolidated.safetensors").write_bytes(b"x" * 3)
+    assert read_model_facts(Config(), str(tmp_path)).weight_bytes == 3
+    for number in (1, 2):
+        (tmp_path / f"model-{number}.safetensors").write_bytes(b"x" * 10)
+    assert read_model_facts(Config(), str(tmp_path)).weight_bytes == 20
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text('{"metadata": {"total_size": 12}, "weight_map": {}}')
+    assert read_model_facts(Config(), str(tmp_path)).weight_bytes == 12
+    for damaged in ('{"metadata": {}}', '{"metadata": {"total_size": "?"}}', "[]", "{"):
+        index.write_text(damaged)
+        assert read_model_facts(Config(), str(tmp_path)).weight_bytes == 20
+
+
+def test_the_weights_of_a_hub_model_are_read_where_they_lie_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"x" * 10)
+    asked = []
+
+    def find(*arguments: object, **keywords: object) -> str:
+        asked.append((arguments, keywords))
+        return str(folder / "config.json")
+
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", find)
+    assert read_model_facts(Config(), "owner/name", "v1").weight_bytes == 10
+    assert asked == [(("owner/name", "config.json"), {"revision": "v1"})]
+
+
+def test_a_token_passes_through_some_experts_but_all_are_loaded() -> None:
+    facts = read_model_facts(
+        Config(num_local_experts=8, num_experts_per_tok=2, moe_intermediate_size=100, n_shared_experts=1), "owner/name"
+    )
+    beside = 134_479_872 - 30 * 3 * 576 * 1536
+    assert facts.num_parameters == beside + 30 * 3 * 576 * 100 * 3
+    assert facts.weight_bytes == 2 * (beside + 30 * 3 * 576 * 100 * 9)
+
+
+def test_a_model_with_a_cache_of_another_kind_is_of_unknown_shape(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 10)
+    assert read_model_facts(Config(kv_lora_rank=512), str(tmp_path)) == ModelFacts(8192, weight_bytes=10)
 
 
 def test_what_a_model_of_another_shape_does_not_say_is_not_known(tmp_path: Path) -> None:

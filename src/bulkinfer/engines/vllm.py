@@ -316,7 +316,7 @@ def _decide(spec: EngineSpec, workload: Workload) -> Settings:
     config = EngineArgs(**given, max_model_len=spec.max_context_tokens).create_model_config()
     machine = look_at_machine(spec, is_cpu=bool(current_platform.is_cpu()), num_threads=torch.get_num_threads())
     return decide_settings(
-        spec, workload, machine, read_model_facts(config, spec.model), EngineArgs.__dataclass_fields__
+        spec, workload, machine, read_model_facts(config, spec.model, spec.revision), EngineArgs.__dataclass_fields__
     )
 
 

@@ -1,12 +1,16 @@
 """What vLLM's objects say, in our words: times, faults, and how much text its tokens can hold. Does not import vLLM."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from bulkinfer.engines.tuning import ModelFacts
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
 _MAX_SHRINKAGE = {"NoneType": 1, "Prepend": 1, "NFC": 4, "NFKC": 4}
+_EXPERT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
 # Any: vLLM's and the tokenizers' objects, whose types differ between their versions.
@@ -39,29 +43,63 @@ def describe_fault(error: Exception) -> str:
     return f"vLLM refused the request: {type(error).__name__}{about}"
 
 
-def read_model_facts(config: Any, model: str) -> ModelFacts:  # noqa: ANN401
+def read_model_facts(config: Any, model: str, revision: str | None = None) -> ModelFacts:  # noqa: ANN401
     """What vLLM's model configuration says; what a model of an unusual shape does not say stays None."""
     text = config.hf_text_config
+    folder = Path(model) if Path(model).is_dir() else _find_cached_folder(model, revision)
+    weight_bytes = 0 if folder is None else _read_weight_bytes(folder)
+    if getattr(text, "kv_lora_rank", None) is not None:
+        # Its cache holds something smaller than keys and values (multi-head latent attention).
+        return ModelFacts(config.max_model_len, weight_bytes=weight_bytes)
     try:
         num_layers = int(text.num_hidden_layers)
         num_kv_heads, head_size = config.get_total_num_kv_heads(), config.get_head_size()
         kv_bytes_per_token = int(2 * num_layers * num_kv_heads * head_size * config.dtype.itemsize)
     except AttributeError:
-        return ModelFacts(config.max_model_len, weight_bytes=_read_weight_bytes(model))
+        return ModelFacts(config.max_model_len, weight_bytes=weight_bytes)
+    num_parameters = None
     try:
-        hidden, inner = int(text.hidden_size), int(text.intermediate_size)
+        hidden, (inner, inner_used) = int(text.hidden_size), _read_inner_sizes(text)
         attention = hidden * head_size * (2 * int(text.num_attention_heads) + 2 * num_kv_heads)
-        num_parameters = num_layers * (attention + 3 * hidden * inner) + hidden * int(text.vocab_size)
+        beside = num_layers * attention + hidden * int(text.vocab_size)
+        num_parameters = beside + num_layers * 3 * hidden * inner_used
+        weight_bytes = weight_bytes or (beside + num_layers * 3 * hidden * inner) * config.dtype.itemsize
     except AttributeError:
-        num_parameters = None
-    weight_bytes = _read_weight_bytes(model) or (num_parameters or 0) * config.dtype.itemsize
+        pass
     return ModelFacts(config.max_model_len, kv_bytes_per_token, num_layers, num_parameters, weight_bytes)
 
 
-def _read_weight_bytes(model: str) -> int:
-    """Of a model folder; 0 for a hub id. Some folders hold the weights in two formats: one is loaded."""
+def _read_inner_sizes(text: Any) -> tuple[int, int]:  # noqa: ANN401
+    """Width of a layer's inner part: in all its experts, and in those that one token passes through."""
+    numbers = (getattr(text, name, None) for name in _EXPERT_NAMES)
+    num_experts = next((number for number in numbers if isinstance(number, int) and number > 1), None)
+    if num_experts is None:
+        return int(text.intermediate_size), int(text.intermediate_size)
+    inner = int(getattr(text, "moe_intermediate_size", None) or text.intermediate_size)
+    num_shared = int(getattr(text, "n_shared_experts", None) or 0)
+    return (num_experts + num_shared) * inner, (int(text.num_experts_per_tok) + num_shared) * inner
+
+
+def _find_cached_folder(model: str, revision: str | None) -> Path | None:
+    """Where the files of a hub id lie on this machine; None if they do not. Asks nobody."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - a second; vLLM has loaded it by then
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
+
+    with suppress(HFValidationError):
+        found = try_to_load_from_cache(model, "config.json", revision=revision)
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
+
+
+def _read_weight_bytes(folder: Path) -> int:
+    """Of a model folder; 0 without any. Some folders hold the weights in two formats or twice: one is loaded."""
+    for index in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            return int(orjson.loads((folder / index).read_bytes())["metadata"]["total_size"])
+    own = [path for path in folder.glob("*.safetensors") if not path.name.startswith("consolidated")]
     sizes = [
-        sum(path.stat().st_size for path in Path(model).glob(pattern) if path.is_file())
-        for pattern in ("*.safetensors", "*.bin")
+        sum(path.stat().st_size for path in paths if path.is_file())
+        for paths in (own, folder.glob("*.safetensors"), folder.glob("*.bin"))
     ]
-    return sizes[0] or sizes[1]
+    return next(filter(None, sizes), 0)
