@@ -208,7 +208,7 @@ def test_a_costly_context_is_cut_to_the_documents_only_when_all_are_known(is_rea
 
 
 def test_every_prompt_that_the_model_could_take_fits_into_the_context() -> None:
-    """Four tokens for each character: more than any tokenizer makes of its bytes."""
+    """Four tokens for each character: one for each byte, at most."""
     for max_chars in (1, 1_000, 20_000, 100_000):
         workload = Workload(10, max_chars, max_chars, max_chars, is_read_to_end=True)
         found = decide(auto_spec(), workload, replace(CPU, free_memory_bytes=256 * GIB), LONG)

@@ -19,8 +19,8 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 def decide_on_cores(wanted: int | None, num_cores: int) -> int:
     """Engines on a CPU with so many cores to use; `wanted` None is `auto`: one for each NUMA node that has some.
 
-    Within a node one engine with all cores does the work of several with few, with one copy of the weights and one
-    prefix cache; across nodes each step waits for the other node's memory. Raises JobError for more than cores.
+    Several within a node would each have their own weights and prefix cache; one across nodes takes memory of one node
+    only. Raises JobError for more than cores.
     """
     if wanted is None:
         return max(1, min(num_cores, len({find_node(core) for core in list_cores()})))
