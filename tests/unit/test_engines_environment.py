@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bulkinfer import engines
-from bulkinfer.engines import decide_replicas, machine
+from bulkinfer.engines import create_engines, decide_replicas, machine
 from bulkinfer.engines import environment as environment_module
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.environment import (
@@ -124,6 +124,27 @@ def test_all_engines_are_told_the_same_memory_however_often_they_start(monkeypat
 )
 def test_others_keep_all_cores(spec: EngineSpec, install: VllmInstall | None) -> None:
     assert choose_cores(spec, install) == ()
+
+
+@pytest.mark.parametrize("num_engines", [1, 2])
+def test_memory_is_measured_when_engines_are_made_and_not_when_they_start(
+    monkeypatch: pytest.MonkeyPatch, num_engines: int
+) -> None:
+    measured = iter([8_000])
+    told: list[EngineSpec] = []
+
+    def note(spec: EngineSpec, **_: object) -> None:
+        told.append(spec)
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(engines, "count_cores", lambda: 2)
+    monkeypatch.setattr(engines, "find_vllm", lambda: CPU)
+    monkeypatch.setattr(environment_module, "read_free_memory_bytes", lambda: next(measured))
+    monkeypatch.setattr(engines, "ChildEngine", note)
+    create_engines(vllm_spec(), num_engines, start_timeout_s=1, silence_timeout_s=1, log_path_of=lambda _: None)
+    assert [(spec.replica, spec.free_memory_bytes) for spec in told] == [
+        (replica, 8_000 // num_engines) for replica in range(num_engines)
+    ]
 
 
 def test_without_vllm_the_job_says_how_many_engines_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
