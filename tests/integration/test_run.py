@@ -16,6 +16,7 @@ from bulkinfer.events import EngineRestarting, EngineStarting, Progress, Warned
 from bulkinfer.records import Completion, Only, Outcome, Rejection
 from bulkinfer.runner import RunOptions, RunReport
 from bulkinfer.runner.fleet import Fleet
+from bulkinfer.runner.window import Returned
 from bulkinfer.shards import Shard, prepare_next
 from bulkinfer.store import Reader, Store
 from tests.conftest import JobFolder, make_documents
@@ -607,3 +608,20 @@ def test_the_engine_is_fed_before_the_store_is_waited_for(folder: JobFolder, mon
     report = folder.run(engine={"simulated": {"clock": "virtual", "seconds_per_output_token": 0.001}})
     assert documents_of(report)["succeeded"] == len(in_flight) == 200
     assert set(in_flight[:-8]) == {8}  # the whole window: 4 slots, twice
+
+
+def test_a_run_that_has_lost_an_outcome_never_says_that_it_is_complete(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Losing(Fleet):
+        def poll(self, timeout_s: float) -> list[Returned]:
+            return [one for one in super().poll(timeout_s) if one.flight.request.origin.document_id != "d3"]
+
+    folder.write_documents(make_documents(20))
+    with monkeypatch.context() as patch:
+        patch.setattr("bulkinfer.runner.loop.Fleet", Losing)
+        with pytest.raises(AssertionError, match="1 documents have no outcome"):
+            folder.run()
+    assert select(folder, "select status from run_ends") == []
+    report = folder.run()
+    assert (report.exit_code, documents_of(report)["succeeded"]) == (ExitCode.OK, 1)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from bulkinfer.engines import EngineGroup
 from bulkinfer.engines.base import Engine
 from bulkinfer.engines.bell import RealBell
-from bulkinfer.errors import EngineDied, EngineError
+from bulkinfer.errors import BulkinferError, EngineDied, EngineError
 from bulkinfer.events import EngineRestarting, EngineStarting, Event, Warned
-from bulkinfer.records import Completion, EngineEvent, Rejection
+from bulkinfer.records import Completion, EngineEvent, FailureCode, Rejection
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.window import Returned
@@ -81,8 +81,8 @@ def outcomes(returned: list[Returned]) -> dict[str, list[bytes]]:
 class Broken(DeadlyEngine):
     """An engine that ends with whatever it is given."""
 
-    def __init__(self) -> None:
-        super().__init__(lives_to_fail=1_000)
+    def __init__(self, *, is_slow: bool = False) -> None:
+        super().__init__(lives_to_fail=1_000, is_slow=is_slow)
 
 
 class Unloadable(ScriptedEngine):
@@ -205,6 +205,25 @@ def test_a_broken_engine_is_given_up_and_no_document_is_blamed(clock: Clock) -> 
     assert [counts.is_retired for counts in ships.ledger.replicas] == [True, False]
 
 
+@pytest.mark.parametrize("group", [None, 0])
+def test_an_engine_that_takes_its_time_to_die_of_our_own_prompt_loses_nothing(clock: Clock, group: int | None) -> None:
+    """The fleet is fed while the prompt is in flight."""
+    ships = Ships(Broken(is_slow=True), DeadlyEngine(num_slots=1), max_concurrency=2)
+    ships.add(400, group)
+    assert outcomes(ships.drive(clock)) == {"answered": sorted(hashes_of(400)), "refused": []}
+    assert len([event for event in ships.events if isinstance(event, Warned)]) == 1
+
+
+def test_an_engine_that_refuses_our_own_prompt_late_loses_nothing(clock: Clock) -> None:
+    refusal = Rejection(bytes(16), FailureCode.ENGINE_REJECTED, "no such mode")
+    script: list[list[EngineEvent] | BulkinferError] = [[READY], EngineDied("dead")] * 4
+    ships = Ships(ScriptedEngine(*script, [READY], [], [refusal]), DeadlyEngine(num_slots=1), max_concurrency=2)
+    ships.add(400)
+    assert outcomes(ships.drive(clock)) == {"answered": sorted(hashes_of(400)), "refused": []}
+    [warning] = [event.message for event in ships.events if isinstance(event, Warned)]
+    assert warning.endswith("refused a prompt of bulkinfer's own: no such mode")
+
+
 def test_an_engine_that_does_not_load_is_given_up_and_the_others_go_on(clock: Clock) -> None:
     ships = Ships(Unloadable(), DeadlyEngine(num_slots=2))
     ships.add(20)
@@ -225,8 +244,11 @@ def test_the_last_engines_error_is_the_runs() -> None:
 def test_all_engines_broken_end_the_run_and_blame_nobody(clock: Clock) -> None:
     ships = Ships(Broken(), Broken(), Broken())
     ships.add(20)
-    with pytest.raises(EngineError, match="with nothing but a prompt of bulkinfer's own"):
+    with pytest.raises(EngineError, match=r"with nothing but a prompt of bulkinfer's own.*; run again to resume$"):
         ships.drive(clock)
+    warnings = [event.message for event in ships.events if isinstance(event, Warned)]
+    assert len(warnings) == 2
+    assert not any("resume" in warning for warning in warnings)
     assert ships.ledger.num_answered == 0
 
 
@@ -310,17 +332,26 @@ def test_an_engine_that_may_start_now_is_preferred_to_one_that_must_wait(clock: 
     st.integers(1, 4),
     st.lists(st.none() | st.integers(0, 3), max_size=60),
     st.sets(st.integers(0, 59), max_size=8),
+    st.booleans(),
 )
 def test_whatever_is_broken_each_request_has_its_outcome_and_nobody_else_is_blamed(
-    are_broken: list[bool], num_slots: int, max_concurrency: int, groups: list[int | None], bad: set[int]
+    are_broken: list[bool],
+    num_slots: int,
+    max_concurrency: int,
+    groups: list[int | None],
+    bad: set[int],
+    is_slow: bool,
 ) -> None:
     """One engine is well; others may be broken, and some requests end engines. Requests of a group stand together."""
     killers = {number for number in bad if number < len(groups)}
     with pytest.MonkeyPatch.context() as patch:
         clock = Clock(patch)
         names = [f"r{number}" for number in killers]
-        engines = [Broken() if broken else DeadlyEngine(*names, num_slots=num_slots) for broken in are_broken]
-        ships = Ships(*engines, DeadlyEngine(*names, num_slots=num_slots), max_concurrency=max_concurrency)
+        engines = [
+            Broken(is_slow=is_slow) if broken else DeadlyEngine(*names, num_slots=num_slots, is_slow=is_slow)
+            for broken in (*are_broken, False)
+        ]
+        ships = Ships(*engines, max_concurrency=max_concurrency)
         for number, group in enumerate(sorted(groups, key=lambda group: -1 if group is None else group)):
             ships.fleet.queue.append(replace(request(f"r{number}"), prefix_group=group))
         found = outcomes(ships.drive(clock))

@@ -122,16 +122,24 @@ def start(bench: Bench, queue: deque[Request]) -> None:
 class DeadlyEngine:
     """An engine that ends with the requests named in `killers`, and answers all others in their order.
 
-    It runs `num_slots` at a time, a poll each. `lives_to_fail`: in so many lives every request ends it.
+    It runs `num_slots` at a time, a poll each. `lives_to_fail`: in so many lives every request ends it. `is_slow`: it
+    does nothing in the poll that follows a submit.
     """
 
     def __init__(
-        self, *killers: str, num_slots: int = 1_000, dies_in_submit: bool = False, lives_to_fail: int = 0
+        self,
+        *killers: str,
+        num_slots: int = 1_000,
+        dies_in_submit: bool = False,
+        lives_to_fail: int = 0,
+        is_slow: bool = False,
     ) -> None:
         self.killers = {killer.encode() for killer in killers}
         self.num_slots = num_slots
         self.dies_in_submit = dies_in_submit
         self.lives_to_fail = lives_to_fail
+        self.is_slow = is_slow
+        self._is_resting = False
         self.num_lives = self.num_deaths = self.peak_in_flight = 0
         self.groups: list[str] = []
         self._is_ready = False
@@ -146,6 +154,7 @@ class DeadlyEngine:
         """Take the requests, or die of them."""
         self.groups.append(names(requests))
         self._in_flight += [request.document_hash for request in requests]
+        self._is_resting = self.is_slow
         self.peak_in_flight = max(self.peak_in_flight, len(self._in_flight))
         if self.dies_in_submit:
             self._die_of(self._in_flight, "killed in submit")
@@ -155,6 +164,9 @@ class DeadlyEngine:
         if not self._is_ready:
             self._is_ready = True
             return [READY]
+        if self._is_resting:
+            self._is_resting = False
+            return []
         running, self._in_flight = self._in_flight[: self.num_slots], self._in_flight[self.num_slots :]
         self._die_of(running, "killed")
         return [completion(document_hash.decode()) for document_hash in running]
@@ -597,6 +609,50 @@ def test_an_engine_that_ends_with_a_prompt_of_ours_is_broken_and_marks_nobody(mo
     with pytest.raises(EngineError, match=r"killed, with nothing but a prompt of bulkinfer's own"):
         drive(Bench(DeadlyEngine("r0", "\0" * 16)), numbered_queue(1), clock, returned)
     assert returned == []
+
+
+def test_nothing_is_submitted_beside_a_prompt_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    script: list[list[EngineEvent] | BulkinferError] = [[READY], EngineDied("dead")] * 3
+    engine = ScriptedEngine(*script, [READY], [], [completion("\0" * 16)])
+    bench = Bench(engine)
+    queue = queue_of("a")
+    while names(engine.submitted) != "aaa" + "\0" * 16:
+        start(bench, queue)
+        bench.window.poll(0.0)
+        clock.now_s += 1.0
+    queue.append(request("b"))
+    bench.window.feed(queue)
+    assert names(engine.submitted[3:]) == "\0" * 16
+    assert killer_names(bench.window.poll(0.0)) == ["a"]
+    bench.window.feed(queue)
+    assert names(engine.submitted[3:]) == "\0" * 16 + "b"
+
+
+def test_documents_that_end_engines_and_come_while_it_proves_itself_are_set_aside_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    bench = Bench(DeadlyEngine("r0", "r1", is_slow=True))
+    queue, later = numbered_queue(1), deque([request("r1"), request("r2")])
+    returned: list[Returned] = []
+    for _ in range(100):
+        bench.window.feed(queue)
+        returned += bench.window.poll(0.0)
+        clock.now_s += bench.window.start_wait_s()
+        if bench.window.num_held and bench.window.num_in_flight:  # the killer, and our own prompt
+            queue.extend(later)
+            later.clear()
+    assert sorted(hashes(returned)) == hashes_of(3)
+    assert sorted(killer_names(returned)) == ["r0", "r1"]
+
+
+def test_what_an_engine_has_when_it_is_given_up_is_for_others_to_ask() -> None:
+    bench = Bench(ScriptedEngine([READY]))
+    start(bench, queue_of("abc"))
+    bench.window.close()
+    assert [(one.document_hash, one.attempt) for one in bench.window.surrender()] == [(b"a", 2), (b"b", 2), (b"c", 2)]
+    assert (bench.window.num_in_flight, bench.window.surrender()) == (0, [])
 
 
 def test_an_engine_that_refuses_a_prompt_of_ours_has_shown_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

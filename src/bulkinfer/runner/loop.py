@@ -249,6 +249,8 @@ class Run:
         """Everything is on disk: is it what the job wanted?"""
         if self._ending is not None:
             raise self._ending
+        if self._ledger.num_outcomes != self._ledger.num_to_do:  # the last guard against a silent loss
+            raise AssertionError(f"{self._ledger.num_to_do - self._ledger.num_outcomes} documents have no outcome")
         if self._input_error is not None:
             raise self._input_error
         if self._ledger.num_read == 0:

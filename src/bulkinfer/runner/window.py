@@ -124,6 +124,8 @@ class Window:
         get some. Raises EngineError as `poll` does.
         """
         self._is_queue_empty = not queue and not may_grow
+        if self._is_probing:
+            return
         is_probe_due = self._is_probe_due()
         if not (queue or self.again or self._suspects or is_probe_due):
             return
@@ -184,9 +186,16 @@ class Window:
         return 0.0 if self.is_started else max(0.0, self._may_start_s - time.monotonic())
 
     def surrender(self) -> list[Request]:
-        """Give up what only this engine was to get, for others to ask: it is broken. Call it after `close`."""
-        held = [request for group in self._suspects for request in group]
-        held += (replace(request, attempt=request.attempt + 1) for request in self._killers)
+        """Give up what this engine has and what only it was to get, for others to ask: it is broken.
+
+        Call it after `close`.
+        """
+        asked = [flight.request for flight in self._in_flight.values() if flight.request is not _PROBE]
+        asked += self._killers
+        held = [replace(request, attempt=request.attempt + 1) for request in asked]
+        held += (request for group in self._suspects for request in group)
+        self._in_flight.clear()
+        self._in_flight_chars = 0
         self._suspects.clear()
         self._killers.clear()
         return held
@@ -213,6 +222,11 @@ class Window:
     def _name(self) -> int | None:
         """The number of the engine, where there are several."""
         return self.replica if len(self.ledger.replicas) > 1 else None
+
+    @property
+    def _is_probing(self) -> bool:
+        """It has our own prompt, and gets nothing beside it: its end would prove nothing then."""
+        return _PROBE.document_hash in self._in_flight
 
     def _is_idle(self) -> bool:
         return self._is_queue_empty and not (self._in_flight or self.again or self._suspects)
@@ -275,7 +289,7 @@ class Window:
         self.close()
         self._num_deaths_in_a_row += 1
         self.ledger.note_death(self.replica)
-        if _PROBE.document_hash in self._in_flight:
+        if self._is_probing:
             raise self._broken(f"{death}, with nothing but a prompt of bulkinfer's own") from death
         lost = [replace(flight.request, attempt=flight.request.attempt + 1) for flight in self._in_flight.values()]
         self._in_flight.clear()
@@ -304,10 +318,10 @@ class Window:
         self._is_trial = False
 
     def _broken(self, last: str) -> EngineError:
-        return EngineError(
-            f"the engine died {self._num_deaths_in_a_row} times without one answer in between; last: {last}. "
-            "What was finished is in the database; run again to resume"
-        )
+        said = f"the engine died {self._num_deaths_in_a_row} times without one answer in between; last: {last}"
+        if self.has_others:  # the run goes on
+            return EngineError(said)
+        return EngineError(f"{said}. What was finished is in the database; run again to resume")
 
     def _release_killers(self) -> list[Returned]:
         """Give the killers up as failures, if the engine has shown that it can answer."""
