@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from bulkinfer.engines import EngineGroup
 from bulkinfer.engines.base import Engine
 from bulkinfer.engines.bell import RealBell
-from bulkinfer.errors import BulkinferError, EngineDied, EngineError
+from bulkinfer.errors import BulkinferError, EngineDied, EngineError, JobError
 from bulkinfer.events import EngineRestarting, EngineStarting, Event, Warned
 from bulkinfer.records import Completion, EngineEvent, FailureCode, Rejection
 from bulkinfer.runner.fleet import Fleet
@@ -85,12 +85,19 @@ class Broken(DeadlyEngine):
         super().__init__(lives_to_fail=1_000, is_slow=is_slow)
 
 
+NO_MEMORY = EngineError("the engine did not start: no memory")
+
+
 class Unloadable(ScriptedEngine):
     """An engine that does not start."""
 
+    def __init__(self, error: BulkinferError = NO_MEMORY) -> None:
+        super().__init__()
+        self.error = error
+
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """Say so."""
-        raise EngineError("the engine did not start: no memory")
+        raise self.error
 
 
 @pytest.mark.parametrize(("num_requests", "expected"), [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3), (100, 3)])
@@ -231,6 +238,36 @@ def test_an_engine_that_does_not_load_is_given_up_and_the_others_go_on(clock: Cl
     assert [event.message for event in ships.events if isinstance(event, Warned)] == [
         "engine 0 is given up, 1 of 2 engines are left: the engine did not start: no memory"
     ]
+
+
+def test_an_engine_that_finds_no_room_is_given_up_and_no_outcome_of_others_is_lost(clock: Clock) -> None:
+    class Late(ScriptedEngine):
+        """Does not start in the poll in which the other engine answers."""
+
+        def poll(self, timeout_s: float) -> list[EngineEvent]:
+            if (events := super().poll(timeout_s)) == [READY]:
+                raise JobError("no room for the KV cache")
+            return events
+
+    ships = Ships(DeadlyEngine(num_slots=1), Late([], [READY]), max_concurrency=2)
+    ships.add(20)
+    assert outcomes(ships.drive(clock)) == {"answered": sorted(hashes_of(20)), "refused": []}
+    [warning] = [event.message for event in ships.events if isinstance(event, Warned)]
+    assert warning == "engine 1 is given up, 1 of 2 engines are left: no room for the KV cache"
+
+
+def test_a_job_that_no_engine_can_start_with_is_at_fault(clock: Clock) -> None:
+    ships = Ships(Unloadable(JobError("no such model")), Unloadable(JobError("no such model")))
+    ships.add(20)
+    with pytest.raises(JobError, match="no such model"):
+        ships.drive(clock)
+
+
+def test_a_job_that_one_engine_has_started_with_is_not_at_fault(clock: Clock) -> None:
+    ships = Ships(Broken(), Unloadable(JobError("no room for the KV cache")), max_concurrency=100)
+    ships.add(20)
+    with pytest.raises(EngineError, match="no room"):
+        ships.drive(clock)
 
 
 def test_the_last_engines_error_is_the_runs() -> None:

@@ -765,6 +765,28 @@ def test_an_empty_queue_is_not_the_end_while_more_may_come() -> None:
     assert (bench.window.num_waiting, bench.window.num_in_flight) == (2, 1), "the prompt of our own"
 
 
+@pytest.mark.parametrize("is_raised_by_start", [False, True])
+def test_what_loaded_once_is_no_fault_of_the_job_later(
+    monkeypatch: pytest.MonkeyPatch, is_raised_by_start: bool
+) -> None:
+    """Room that there was at the first start may be short for a moment."""
+    clock = Clock(monkeypatch)
+    short = JobError("engine.vllm: no room for the KV cache")
+
+    class Cramped(ScriptedEngine):
+        def start(self, workload: Workload = UNKNOWN_WORKLOAD) -> None:
+            super().start(workload)
+            if is_raised_by_start and self.calls.count("start") == 2:
+                raise short
+
+    script: list[list[EngineEvent] | BulkinferError] = [[READY], EngineDied("killed")]
+    script += [] if is_raised_by_start else [short]
+    bench = Bench(Cramped(*script, [READY], [completion("a"), completion("b")]))
+    assert answered(drive(bench, queue_of("ab"), clock)) == "ab"
+    reasons = [event.reason for event in bench.events if isinstance(event, EngineRestarting)]
+    assert reasons == ["killed", str(short)]
+
+
 def test_starts_that_go_on_failing_after_a_first_ready_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     not_yet = EngineError("the memory is not free yet")

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from concurrent.futures import wait as wait_for_futures
 
 from bulkinfer.engines import EngineGroup
-from bulkinfer.errors import EngineError
+from bulkinfer.errors import EngineError, JobError
 from bulkinfer.events import EventSink, Warned
 from bulkinfer.records import Request
 from bulkinfer.runner.ledger import Ledger
@@ -80,7 +80,8 @@ class Fleet:
     def feed(self, *, may_grow: bool, num_behind: int = 0) -> None:
         """Fill the windows. `num_behind`: requests that stand before the queue.
 
-        Raises EngineError when the last engine does not start, or died too often without an answer in between.
+        Raises EngineError when the last engine does not start, or died too often without an answer in between, and
+        JobError when none has ever started and the job is at fault for the last one.
         """
         if len(self._windows) == 1:
             self._windows[0].feed(self.queue.supply_of(0), may_grow=may_grow)
@@ -97,7 +98,7 @@ class Fleet:
             supply = self.queue.supply_of(window.replica)
             try:
                 window.feed(supply, may_grow=may_grow, share=share)
-            except EngineError as error:
+            except (EngineError, JobError) as error:
                 self._give_up(window, error)
 
     def poll(self, timeout_s: float) -> list[Returned]:
@@ -111,7 +112,7 @@ class Fleet:
                 continue
             try:
                 returned += window.poll(self._group.bell.poll_s)
-            except EngineError as error:
+            except (EngineError, JobError) as error:
                 self._give_up(window, error)
         return returned
 
@@ -139,8 +140,10 @@ class Fleet:
         """
         return min(len(self._live), -(-num_known // self._max_concurrency))
 
-    def _give_up(self, window: Window, error: EngineError) -> None:
+    def _give_up(self, window: Window, error: EngineError | JobError) -> None:
         if len(self._live) == 1:
+            if any(one.has_been_ready for one in self._windows):  # so the job is not at fault
+                raise EngineError(str(error)) from error
             raise error
         self._live.remove(window)
         window.close()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from bulkinfer.engines.base import Engine
-from bulkinfer.errors import EngineDied, EngineError
+from bulkinfer.errors import EngineDied, EngineError, JobError
 from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, EventSink
 from bulkinfer.records import (
     Completion,
@@ -87,7 +87,8 @@ class Window:
     """Other engines work beside this one: what ends it may have been the documents, which others got meanwhile."""
     is_started: bool = False
     is_ready: bool = False
-    _has_been_ready: bool = False
+    """Its engine has a model loaded."""
+    has_been_ready: bool = False
     _in_flight: dict[bytes, InFlight] = field(default_factory=dict)
     _in_flight_chars: int = 0
     _suspects: deque[list[Request]] = field(default_factory=deque)
@@ -161,7 +162,8 @@ class Window:
     def poll(self, timeout_s: float) -> list[Returned]:
         """What the engine finished. An engine that died is closed, and will be started again by a later `feed`.
 
-        Raises EngineError when the engine does not start, or died too often without one answer in between.
+        Raises EngineError when the engine does not start, or died too often without one answer in between, and JobError
+        when the job is at fault for the first start's end.
         """
         if not self.is_started:
             return self._release_killers()
@@ -170,8 +172,8 @@ class Window:
         except EngineDied as death:
             self._note_death(death)
             return []
-        except EngineError as error:
-            if not self._has_been_ready:
+        except (EngineError, JobError) as error:
+            if not self.has_been_ready:
                 raise
             # It loaded before: what keeps it from loading now, such as memory not free yet, may pass.
             self._note_death(EngineDied(str(error)))
@@ -213,8 +215,8 @@ class Window:
         self.is_started = True
         try:
             self.engine.start(self.ledger.workload())
-        except EngineError as error:
-            if not self._has_been_ready:
+        except (EngineError, JobError) as error:
+            if not self.has_been_ready:
                 raise
             self._note_death(EngineDied(str(error)))
 
@@ -262,7 +264,7 @@ class Window:
     def _take_event(self, event: EngineEvent) -> Returned | None:
         match event:
             case EngineReady():
-                self.is_ready = self._has_been_ready = True
+                self.is_ready = self.has_been_ready = True
                 self.max_concurrency = event.max_concurrency or self.max_concurrency
                 self.ledger.note_ready(event, self.replica)
                 self.emit(EngineStarted(event.start_s, event.settings, self._name))
