@@ -130,13 +130,40 @@ def test_the_last_requests_are_spread_over_the_engines_that_are_ready() -> None:
     assert [engine.peak_in_flight for engine in engines] == [6, 6, 6]
 
 
-def test_an_engine_that_is_ready_first_takes_all_that_it_can() -> None:
+@pytest.mark.parametrize(("num_requests", "expected"), [(9, 8), (16, 8), (17, 9), (30, 15), (32, 16), (33, 16)])
+def test_an_engine_that_is_ready_first_fills_its_slots_and_leaves_others_their_share(
+    num_requests: int, expected: int
+) -> None:
     first, second = DeadlyEngine(num_slots=0), ScriptedEngine([], [], [])
+    ships = Ships(first, second, max_concurrency=8)
+    ships.add(num_requests)
+    for _ in range(2):
+        ships.turn()
+    assert first.peak_in_flight == expected
+
+
+def test_an_engine_that_waits_for_its_restart_is_left_no_share(clock: Clock) -> None:
+    first, second = DeadlyEngine(num_slots=0), ScriptedEngine([READY], EngineDied("killed"))
     ships = Ships(first, second, max_concurrency=8)
     ships.add(30)
     for _ in range(2):
         ships.turn()
+    ships.fleet.feed(may_grow=False)
     assert first.peak_in_flight == 16
+
+
+@pytest.mark.parametrize(("sequences", "expected"), [(2, [0, 1, 2]), (4, [0, 1]), (7, [0]), (None, [0])])
+def test_how_many_engines_are_started_follows_what_the_first_says_that_it_runs(
+    sequences: int | None, expected: list[int]
+) -> None:
+    """Before that it is a guess, 10 here."""
+    engines = [ScriptedEngine([replace(READY, max_concurrency=sequences)]) for _ in range(3)]
+    ships = Ships(*engines, max_concurrency=10)
+    ships.add(7)
+    assert (ships.turn(), ships.started()) == ([], [0])
+    for _ in range(3):
+        ships.turn()
+    assert ships.started() == expected
 
 
 def test_all_requests_come_back_once_and_from_several_engines(clock: Clock) -> None:

@@ -87,9 +87,13 @@ class Fleet:
             self._windows[0].feed(self.queue.supply_of(0), may_grow=may_grow)
             return
         num_known = num_behind + self.num_waiting + self.num_in_flight
-        num_to_start = self._count_wanted(num_known) - sum(window.is_started for window in self._live)
-        num_ready = sum(window.is_ready for window in self._live)
-        share = -(-num_known // max(1, num_ready))
+        num_started = sum(window.is_started for window in self._live)
+        num_to_start = 0
+        if num_startable := sum(not window.is_started and window.start_wait_s() == 0 for window in self._live):
+            num_to_start = max(0, min(num_startable, self._count_wanted(num_known) - num_started))
+        num_sharing = num_started + num_to_start
+        has_others_to_load = num_sharing > sum(window.is_ready for window in self._live)
+        share = -(-num_known // max(1, num_sharing))
         for window in sorted(self._live, key=lambda window: (not window.is_started, window.start_wait_s())):
             if not window.is_started and not window.num_held:
                 if num_to_start <= 0 or not (self.queue or self._again):
@@ -97,7 +101,9 @@ class Fleet:
                 num_to_start -= 1
             supply = self.queue.supply_of(window.replica)
             try:
-                window.feed(supply, may_grow=may_grow, share=share)
+                # While others load, its own slots come first.
+                least = window.max_concurrency if has_others_to_load else 0
+                window.feed(supply, may_grow=may_grow, share=max(least, share))
             except (EngineError, JobError) as error:
                 self._give_up(window, error)
 
@@ -136,9 +142,10 @@ class Fleet:
         """Engines that the known work is worth loading.
 
         One more is of use only when the others have no free slot left: a sequence that joins a step costs little, and
-        loading a model seconds to minutes.
+        loading a model seconds to minutes. What an engine has chosen counts, once one has.
         """
-        return min(len(self._live), -(-num_known // self._max_concurrency))
+        chosen = (window.max_concurrency for window in self._live if window.has_been_ready)
+        return min(len(self._live), -(-num_known // min(chosen, default=self._max_concurrency)))
 
     def _give_up(self, window: Window, error: EngineError | JobError) -> None:
         if len(self._live) == 1:
