@@ -196,7 +196,7 @@ class EngineStats:
     """Steps up to the last full one or to the last request that came, whichever was later. After them comes the tail,
     in which no step can be full."""
     idle_s: float = 0.0
-    """How long the engine had nothing to do before more came."""
+    """How long the engine had nothing to run before it got more: nothing had come, or it was not rendered yet."""
 
 
 EngineEvent = EngineReady | EngineStats | Completion | Rejection

@@ -150,3 +150,20 @@ def test_the_time_without_work_before_more_comes_is_idle_time() -> None:
     events += engine.poll(0.0)
     assert len(select_outcomes(events)) == 2
     assert [event.idle_s for event in events if isinstance(event, EngineStats)][-1] == 5.0
+
+
+def test_what_is_refused_or_dropped_is_no_work() -> None:
+    clock = VirtualClock()
+    engine = LocalEngine(lambda: SimulatedEngine(simulated_spec(seconds_per_output_token=1), clock), clock=clock)
+    start_and_wait(engine)
+    clock.sleep(2.0)
+    engine.submit([make_request("too long", "word " * 3000)])
+    clock.sleep(3.0)
+    dropped = make_request("dropped")
+    engine.submit([dropped])
+    engine.abort([dropped.document_hash])
+    clock.sleep(4.0)
+    engine.submit([make_request("a")])
+    events = [event for _ in range(20) for event in engine.poll(1.0)]
+    assert len(select_outcomes(events)) == 2
+    assert [event.idle_s for event in events if isinstance(event, EngineStats)][-1] == 9.0

@@ -23,13 +23,18 @@ LIMIT_S = 20
 class GatedEngine(SimulatedEngine):
     """Renders what says HELD only once `gate` is open, and remembers what was admitted."""
 
-    def __init__(self, *, max_concurrency: int = 4) -> None:
-        super().__init__(simulated_spec(max_concurrency=max_concurrency), VirtualClock())
+    def __init__(self, *, max_concurrency: int = 4, max_tokens: int = 8, seconds_per_output_token: float = 0) -> None:
+        spec = simulated_spec(
+            max_concurrency=max_concurrency,
+            max_tokens=max_tokens,
+            seconds_per_output_token=seconds_per_output_token,
+        )
+        super().__init__(spec, VirtualClock())
         self.gate = threading.Event()
         self.step_gate = threading.Event()
         self.step_gate.set()
         self.admitted: list[bytes] = []
-        self.num_begun = 0
+        self.num_begun = self.peak_unfinished = 0
 
     def prepare(self, request: EngineRequest) -> Prepared | Rejection:
         self.num_begun += 1
@@ -43,7 +48,9 @@ class GatedEngine(SimulatedEngine):
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         self.admitted.append(prepared.document_hash)
-        return super().admit(prepared)
+        rejection = super().admit(prepared)
+        self.peak_unfinished = max(self.peak_unfinished, self.num_unfinished())
+        return rejection
 
 
 class Parent:
@@ -109,6 +116,17 @@ def serving(engine: GatedEngine) -> Iterator[Parent]:
 
 def request(number: int, content: str = "text") -> EngineRequest:
     return EngineRequest(bytes([number]) * 16, (Message("user", content),))
+
+
+class HandClock:
+    """The worker's clock, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(worker_module, "time", self)
+
+    def monotonic(self) -> float:
+        return self.now_s
 
 
 def hashes(*numbers: int) -> list[bytes]:
@@ -214,3 +232,85 @@ def test_the_time_without_work_before_more_comes_is_idle_time() -> None:
         most_s = time.monotonic() - finished_s + LIMIT_S
         parent.hear_outcomes(1)
         assert 0.05 <= parent.hear_stats().idle_s < most_s
+
+
+def test_idle_time_lasts_until_a_request_enters_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rendering counts as well, and what is refused is no work."""
+    clock = HandClock(monkeypatch)
+    engine = GatedEngine(seconds_per_output_token=1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        worker = _Worker(theirs)
+        worker._engine = engine
+        worker._note_rest(engine)
+
+        def come(at_s: float, rendered_at_s: float, *requests: EngineRequest) -> None:
+            clock.now_s = at_s
+            worker._accept(engine, worker._begin_rendering(Submit(requests)))
+            worker._add(engine)
+            engine.gate.set()
+            for arrival in worker._pending:
+                arrival.rendering.result(LIMIT_S)
+            clock.now_s = rendered_at_s
+            worker._add(engine)
+
+        come(103, 110, request(1, HELD))
+        assert worker._idle_s == 10
+        while engine.num_unfinished() > 0:
+            clock.now_s += 1
+            worker._step(engine)
+        rested_at_s = clock.now_s
+        come(125, 130, request(2, "word " * 3000))
+        assert (engine.num_unfinished(), worker._idle_s) == (0, 10)
+        come(140, 141, request(3))
+        busy_s = 10 + 141 - rested_at_s
+        assert worker._idle_s == busy_s
+        come(142, 143, request(4))
+        worker._step(engine)
+        assert worker._idle_s == busy_s
+        clock.now_s = 150
+        worker._accept(engine, Abort(tuple(hashes(3, 4))))
+        come(156, 157, request(5))
+        assert worker._idle_s == busy_s + 7
+        worker._renderer.shutdown()
+
+
+def test_all_slots_are_filled_however_short_the_answers_are() -> None:
+    engine = GatedEngine(max_concurrency=150, max_tokens=2, seconds_per_output_token=1)
+    engine.step_gate.clear()
+    with serving(engine) as parent:
+        parent.say(Submit(tuple(request(number) for number in range(256))))
+        wait_until(lambda: len(engine.admitted) > 0, LIMIT_S)  # the first step is under way
+        wait_until(lambda: all(one.rendering.done() for one in parent.worker._pending), LIMIT_S)
+        engine.step_gate.set()
+        parent.hear_outcomes(256)
+        assert engine.stats().num_full_steps > 0
+
+
+def test_the_engine_gets_no_more_than_its_slots_take_and_a_few_to_follow() -> None:
+    engine = GatedEngine(max_concurrency=4, seconds_per_output_token=1)
+    engine.step_gate.clear()
+    with serving(engine) as parent:
+        parent.say(Submit((request(255, HELD), *(request(number) for number in range(200)))))
+        engine.gate.set()
+        wait_until(lambda: len(engine.admitted) > 0, LIMIT_S)
+        engine.step_gate.set()
+        parent.hear_outcomes(1)
+        wait_until(lambda: engine.num_begun == 201, LIMIT_S)
+        parent.hear_outcomes(100)
+        assert engine.peak_unfinished == 4 + 64
+
+
+def test_a_request_that_is_dropped_while_it_runs_is_forgotten_and_may_come_again() -> None:
+    engine = GatedEngine(max_concurrency=1, seconds_per_output_token=1)
+    engine.step_gate.clear()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1), request(2), request(3))))  # one runs, two wait inside
+        wait_until(lambda: len(engine.admitted) == 3, LIMIT_S)
+        parent.say(Abort(tuple(hashes(1, 2, 9))), Submit((request(2), request(4))))
+        engine.step_gate.set()
+        outcomes = parent.hear_outcomes(3)
+        assert [outcome.document_hash for outcome in outcomes] == hashes(3, 2, 4)
+        assert engine.admitted == hashes(1, 2, 3, 2, 4)
+        assert parent.worker._waited_s == {}
+        assert parent.hear_stats().num_active == 0

@@ -53,13 +53,13 @@ class LocalEngine:
             raise EngineDied("the engine is not running")
         if self._step_engine.num_unfinished() == 0:
             self._wake()
-        if requests and self._idle_since_s is not None:
-            self._idle_s += self._clock.now() - self._idle_since_s
-            self._idle_since_s = None
         for request in requests:
             rejection = self._step_engine.add(EngineRequest(request.document_hash, request.messages))
             if rejection is not None:
                 self._events.append(rejection)
+        if self._idle_since_s is not None and self._step_engine.num_unfinished() > 0:
+            self._idle_s += self._clock.now() - self._idle_since_s
+            self._idle_since_s = None
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """Step the engine until something finishes or `timeout_s` seconds of its clock have passed; a step may overrun.
@@ -77,6 +77,7 @@ class LocalEngine:
         """Drop requests that are in flight."""
         if self._step_engine is not None:
             self._step_engine.abort(document_hashes)
+            self._note_rest(self._step_engine)
 
     def now(self) -> float:
         """Seconds on the step engine's clock. Among other engines, one that is idle is where they are."""
@@ -144,9 +145,12 @@ class LocalEngine:
         except RuntimeError as error:
             self.close()
             raise EngineDied(f"the engine raised {type(error).__name__}") from error
-        if step_engine.num_unfinished() == 0:
-            self._idle_since_s = self._clock.now()
+        self._note_rest(step_engine)
         return outcomes
+
+    def _note_rest(self, step_engine: StepEngine) -> None:
+        if self._idle_since_s is None and step_engine.num_unfinished() == 0:
+            self._idle_since_s = self._clock.now()
 
     def _tell_idle_stats(self, step_engine: StepEngine) -> None:
         """The last reading before a pause, so that the counters of a short run are complete."""

@@ -43,7 +43,8 @@ from bulkinfer.errors import JobError
 from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import Completion, EngineEvent, EngineStats, Rejection
 
-_MAX_ADDS_PER_STEP = 64  # so that a refill does not stall the sequences that run
+_NUM_AHEAD = 64  # requests that the engine has beyond its slots, so that one that gets free is filled at once
+_NUM_TO_BEGIN_WITH = 64
 _STATS_EVERY_S = 0.5
 _SETTLE_S = 0.05  # idle this long: the last reading is final
 _HEARTBEAT_EVERY_S = 2.0
@@ -109,6 +110,7 @@ class _Worker:
         self._engine: StepEngine | None = None
         self._waited_s: dict[bytes, float] = {}
         """How long requests that are in the engine now had waited here: to the parent it is all one engine."""
+        self._num_slots: int | None = None
         self._is_ready = False
         self._is_closing = False
         self._stats_at_s = 0.0
@@ -129,7 +131,7 @@ class _Worker:
             engine = self._engine = _create_step_engine(start)
             self._tell([engine.ready()])
             self._is_ready = True
-            self._idle_since_s = time.monotonic()
+            self._note_rest(engine)
             self._serve(engine)
         except JobError as error:
             self._send(ChildFailure(is_job_error=True, message=str(error)))
@@ -179,6 +181,7 @@ class _Worker:
                     end_group()
 
     def _serve(self, engine: StepEngine) -> None:
+        self._num_slots = engine.ready().max_concurrency
         while not self._is_closing:
             self._receive(engine)
             events: list[EngineEvent] = list(self._add(engine))
@@ -205,11 +208,11 @@ class _Worker:
     def _has_to_wait(self, engine: StepEngine) -> bool:
         """Whether nothing runs, and what would run next has not come or is not rendered.
 
-        All of it: a step with a few sequences takes nearly as long as one with many.
+        All of it, up to what fills a step with prompts: one with a few sequences takes nearly as long as one with many.
         """
         if self._is_closing or engine.num_unfinished() > 0:
             return False
-        num_next = min(len(self._pending), _MAX_ADDS_PER_STEP)
+        num_next = min(len(self._pending), _NUM_TO_BEGIN_WITH)
         return num_next == 0 or not self._pending[num_next - 1].rendering.done()
 
     def _accept_all(self, engine: StepEngine) -> None:
@@ -220,7 +223,6 @@ class _Worker:
         match frame:
             case _Arrived(arrivals):
                 self._pending.extend(arrivals)
-                self._count_idleness(arrivals)
             case _Rendered():
                 pass
             case Abort(document_hashes):
@@ -232,23 +234,30 @@ class _Worker:
                 for document_hash in document_hashes:
                     self._waited_s.pop(document_hash, None)
                 engine.abort(document_hashes)
+                self._note_rest(engine)
             case Close():
                 self._is_closing = True
             case Start():
                 raise AssertionError("a second start")
 
     def _add(self, engine: StepEngine) -> list[Rejection]:
-        """Give the engine what is rendered, up to the first that is not: the order is the parent's."""
+        """Give the engine what is rendered, up to the first that is not: the order is the parent's.
+
+        No more than its slots take and a few to follow: the sequences that run stand still meanwhile.
+        """
         rejections = []
-        for _ in range(_MAX_ADDS_PER_STEP):
-            if not self._pending or not self._pending[0].rendering.done():
-                break
+        num_wanted = len(self._pending)
+        if self._num_slots is not None:
+            num_wanted = self._num_slots + _NUM_AHEAD - engine.num_unfinished()
+        while num_wanted > 0 and self._pending and self._pending[0].rendering.done():
             arrival = self._pending.popleft()
             waited_s = time.monotonic() - arrival.came_at_s
             prepared = arrival.rendering.result()
             rejection = prepared if isinstance(prepared, Rejection) else engine.admit(prepared)
             if rejection is None:
                 self._waited_s[arrival.document_hash] = waited_s
+                self._note_work()
+                num_wanted -= 1
             else:
                 rejections.append(rejection)
         return rejections
@@ -263,8 +272,7 @@ class _Worker:
         outcomes = engine.step()
         self._step_began_s = None
         is_at_rest = engine.num_unfinished() == 0 and not self._pending
-        if is_at_rest:
-            self._idle_since_s = time.monotonic()
+        self._note_rest(engine)
         events: list[EngineEvent] = [self._count_wait(outcome) for outcome in outcomes]
         if not events and engine.stats().num_steps == num_steps:
             time.sleep(_NAP_S)
@@ -273,9 +281,13 @@ class _Worker:
             events.append(self._read_stats(engine))
         return events
 
-    def _count_idleness(self, arrivals: tuple[_Arrival, ...]) -> None:
-        if self._idle_since_s is not None and arrivals:
-            self._idle_s += max(0.0, arrivals[0].came_at_s - self._idle_since_s)
+    def _note_rest(self, engine: StepEngine) -> None:
+        if self._idle_since_s is None and engine.num_unfinished() == 0:
+            self._idle_since_s = time.monotonic()
+
+    def _note_work(self) -> None:
+        if self._idle_since_s is not None:
+            self._idle_s += time.monotonic() - self._idle_since_s
             self._idle_since_s = None
 
     def _count_wait(self, outcome: Completion | Rejection) -> Completion | Rejection:
