@@ -21,6 +21,7 @@ from bulkinfer.engines.telling import describe_replicas, describe_settings
 from bulkinfer.events import (
     Counting,
     Draining,
+    EngineGivenUp,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
@@ -80,6 +81,8 @@ class RunDisplay:
                     f"next start in {event.wait_s:.0f} s",
                     replica,
                 )
+            case EngineGivenUp(replica=replica):
+                self._note_engine(replica, is_ready=False, state="waiting for another engine")
             case Draining():
                 self._state = "stopping"
                 self._say(

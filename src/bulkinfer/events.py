@@ -59,6 +59,13 @@ class EngineRestarting:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineGivenUp:
+    """The engine is not started again, and others go on; a warning says why."""
+
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
 class Draining:
     """The run stops early; what is in flight may finish for up to `grace_s`."""
 
@@ -144,6 +151,7 @@ Event = (
     | EngineStarting
     | EngineStarted
     | EngineRestarting
+    | EngineGivenUp
     | Draining
     | Progress
     | Reading

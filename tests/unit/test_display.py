@@ -29,6 +29,7 @@ from bulkinfer.display import (
 from bulkinfer.events import (
     Counting,
     Draining,
+    EngineGivenUp,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
@@ -646,6 +647,11 @@ def test_a_run_is_running_while_one_of_its_engines_is(monkeypatch: pytest.Monkey
             EngineStarting("m", 0, 1),
             EngineRestarting("killed", 8, 1.0, 1),
             EngineRestarting("killed", 8, 1.0, 0),
+            EngineStarted(1.0, {}, 0),
+            EngineStarted(1.0, {}, 1),
+            EngineGivenUp(0),
+            EngineRestarting("killed", 8, 1.0, 1),
+            EngineGivenUp(1),
         ):
             display(event)
             clock.now_s += 5
@@ -657,13 +663,20 @@ def test_a_run_is_running_while_one_of_its_engines_is(monkeypatch: pytest.Monkey
         "running",
         "running",
         "waiting to restart the engine",
+        "running",
+        "running",
+        "running",
+        "waiting to restart the engine",
+        "waiting for another engine",
     ]
     assert "1 of 2 ready, 64 active" in states[0]
 
 
 def test_the_summary_of_several_engines_names_those_that_were_not_well() -> None:
-    summary = {**SUMMARY, "engine": {**SUMMARY["engine"], "replicas": REPLICAS}}
+    counts = {"max_concurrency": 512, "peak_active": 500, "replicas": REPLICAS}
+    summary = {**SUMMARY, "engine": {**SUMMARY["engine"], **counts}}
     lines = [" ".join(line.split()) for line in render(render_summary(summary)).splitlines()]
+    assert any(line.startswith("engine 500 of 512 sequences, ") for line in lines)
     first = lines.index("engines 3; 0 to 1,110 documents each")
     assert lines[first + 1 : first + 3] == [
         "engine 1: 1,110 documents, 2 restarts",

@@ -11,7 +11,7 @@ from bulkinfer.engines import EngineGroup
 from bulkinfer.engines.base import Engine
 from bulkinfer.engines.bell import RealBell
 from bulkinfer.errors import BulkinferError, EngineDied, EngineError, JobError
-from bulkinfer.events import EngineRestarting, EngineStarting, Event, Warned
+from bulkinfer.events import EngineGivenUp, EngineRestarting, EngineStarting, Event, Warned
 from bulkinfer.records import Completion, EngineEvent, FailureCode, Rejection
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.ledger import Ledger
@@ -236,6 +236,7 @@ def test_a_broken_engine_is_given_up_and_no_document_is_blamed(clock: Clock) -> 
     assert outcomes(ships.drive(clock)) == {"answered": sorted(hashes_of(400)), "refused": []}
     [warning] = [event for event in ships.events if isinstance(event, Warned)]
     assert warning.message.startswith("engine 0 is given up, 1 of 2 engines are left: the engine died ")
+    assert [event.replica for event in ships.events if isinstance(event, EngineGivenUp)] == [0]
     assert [counts.is_retired for counts in ships.ledger.replicas] == [True, False]
 
 

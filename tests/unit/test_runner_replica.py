@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from bulkinfer.records import Completion, EngineReady
-from bulkinfer.runner.ledger import Ledger
+import pytest
+
+from bulkinfer.records import Completion, EngineReady, Latency
+from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.replica import combine_stats
 from tests.unit.test_runner_ledger import REQUEST, STATS
 
@@ -70,7 +72,38 @@ def test_each_engine_is_described_where_there_are_several() -> None:
     ledger.note_retired(0)
     nothing = {"documents": 0, "active": 0, "peak_active": 0, "preemptions": 0, "restarts": 1, "is_retired": True}
     something = {"documents": 1, "active": 3, "peak_active": 3, "preemptions": 2, "restarts": 0, "is_retired": False}
+    nothing["max_concurrency"] = something["max_concurrency"] = 0
     assert ledger.describe_replicas() == {"replicas": [nothing, something]}
     progress = ledger.progress(num_queued=0, num_in_flight=0)
     assert (progress.num_replicas, progress.num_replicas_ready, progress.num_active) == (1, 0, 3)
     assert Ledger(0, 4).describe_replicas() == {}
+
+
+def test_what_was_ready_when_it_was_given_up_is_not_counted_as_ready() -> None:
+    """It may be alive, and refuse what it must not."""
+    ledger = Ledger(0, 4, 2)
+    for replica in range(2):
+        ledger.note_ready(EngineReady(1.0, 1_000, {}), replica)
+        ledger.note_stats(STATS, replica)
+    ledger.note_retired(0)
+    progress = ledger.progress(num_queued=0, num_in_flight=0)
+    assert (progress.num_replicas, progress.num_replicas_ready, progress.num_active) == (1, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [((), 4), ((256,), 256), ((256, 256), 512), ((256, 128), 384), ((None, None), 8), ((8, 8, 16), 32)],
+)
+def test_the_slots_in_the_summary_are_those_of_all_engines_that_were_loaded(
+    chosen: tuple[int | None, ...], expected: int
+) -> None:
+    """As the peak is. The first is loaded twice."""
+    ledger = Ledger(0, 4, 3)
+    for replica, max_concurrency in enumerate(chosen):
+        ledger.note_ready(EngineReady(1.0, 1_000, {}, max_concurrency), replica)
+    if chosen:
+        ledger.note_death(0)
+        ledger.note_ready(EngineReady(1.0, 1_000, {}, chosen[0]), 0)
+    engine = ledger.summary(InputCounts(0, 0, None), Latency())["engine"]
+    assert isinstance(engine, dict)
+    assert engine["max_concurrency"] == expected

@@ -8,7 +8,7 @@ from concurrent.futures import wait as wait_for_futures
 
 from bulkinfer.engines import EngineGroup
 from bulkinfer.errors import EngineError, JobError
-from bulkinfer.events import EventSink, Warned
+from bulkinfer.events import EngineGivenUp, EventSink, Warned
 from bulkinfer.records import Request
 from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.queue import RequestQueue
@@ -159,4 +159,5 @@ class Fleet:
         self._ledger.note_retired(window.replica)
         self._live[0].has_others = len(self._live) > 1
         left = f"{len(self._live)} of {len(self._windows)} engines are left"
+        self._emit(EngineGivenUp(window.replica))
         self._emit(Warned(f"engine {window.replica} is given up, {left}: {error}"))

@@ -112,6 +112,7 @@ class Ledger(EngineCounts):
         """An engine is loaded, for the first time or again."""
         EngineCounts.note_ready(self, ready, replica)
         self.max_concurrency = ready.max_concurrency or self.max_concurrency
+        self.replicas[replica].max_concurrency = self.max_concurrency
         self.settings = ready.settings
 
     def note_death(self, replica: int = 0) -> None:
@@ -326,7 +327,8 @@ class Ledger(EngineCounts):
 
     def _engine_summary(self) -> Mapping[str, JsonValue]:
         return {
-            "max_concurrency": self.max_concurrency,
+            # Of all that were loaded, as the peak is.
+            "max_concurrency": sum(replica.max_concurrency for replica in self.replicas) or self.max_concurrency,
             "peak_active": self.peak_active,
             "peak_queue_size": self.peak_queue_size,
             "kv_cache_usage_peak": round(self.peak_kv_cache_usage, 4),

@@ -19,6 +19,8 @@ class ReplicaCounts:
     start_s: float = 0.0
     is_ready: bool = False
     is_retired: bool = False
+    max_concurrency: int = 0
+    """Sequences that it runs at once, as it said last; 0 before it was ready."""
     peak_active: int = 0
     peak_memory_bytes: int = 0
     stats: EngineStats | None = None
@@ -81,6 +83,7 @@ class ReplicaCounts:
             "documents": self.num_documents,
             "active": self.num_active,
             "peak_active": self.peak_active,
+            "max_concurrency": self.max_concurrency,
             "preemptions": self.num_preemptions,
             "restarts": self.num_restarts,
             "is_retired": self.is_retired,
@@ -138,7 +141,8 @@ class EngineCounts:
         self.replicas[replica].note_death()
 
     def note_retired(self, replica: int) -> None:
-        """An engine is not started any more."""
+        """An engine is closed, and not started any more."""
+        self.note_death(replica)
         self.replicas[replica].is_retired = True
 
     def note_stats(self, stats: EngineStats, replica: int = 0) -> None:
