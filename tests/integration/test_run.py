@@ -625,3 +625,26 @@ def test_a_run_that_has_lost_an_outcome_never_says_that_it_is_complete(
     assert select(folder, "select status from run_ends") == []
     report = folder.run()
     assert (report.exit_code, documents_of(report)["succeeded"]) == (ExitCode.OK, 1)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_short_queue_does_not_keep_the_engine_from_having_a_full_window(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, replicas: int
+) -> None:
+    in_flight: list[int] = []
+    """Requests that the engines have whenever the loop begins to wait for them."""
+
+    class Watched(Fleet):
+        def poll(self, timeout_s: float) -> list[Returned]:
+            in_flight.append(self.num_in_flight)
+            return super().poll(timeout_s)
+
+    monkeypatch.setattr("bulkinfer.runner.loop.Fleet", Watched)
+    folder.write_documents(make_documents(300))
+    simulated = {"clock": "virtual", "seconds_per_output_token": 0.001}
+    report = folder.run(
+        engine={"replicas": replicas, "simulated": simulated}, limits={"max_concurrency": 32, "max_queue_size": 5}
+    )
+    assert documents_of(report)["succeeded"] == 300
+    first = next(count for count in in_flight if count)
+    assert first == max(in_flight) == 64 * replicas

@@ -185,9 +185,16 @@ class Run:
             self._planner.forget(commit.document_hashes)
 
     def _feed(self) -> None:
-        """Fill queue and engine. Before each wait for the store, too: while it is behind, the engine has work."""
-        self._fill_queue()
-        self._feed_engine()
+        """Fill queue and engine. Before each wait for the store, too: while it is behind, the engine has work.
+
+        Again while engines take more than the queue holds: its limit must not be one of what is in flight.
+        """
+        has_moved = True
+        while has_moved:
+            self._fill_queue()
+            num_queued = len(self._fleet.queue)
+            self._feed_engine()
+            has_moved = bool(self._pending) and len(self._fleet.queue) < num_queued
 
     def _fill_queue(self) -> None:
         now_s = self._fleet.now()
