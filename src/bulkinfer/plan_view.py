@@ -48,7 +48,9 @@ def _describe_failures(found: Mapping[str, Any]) -> Iterator[Line]:
         yield label, f"{'' if expected['is_exact'] else 'about '}{expected['documents']:,} {code}"
         label = ""
     if found["exceeds_max_failures"]:
-        yield "", "more than limits.max_failures allows: exit code 5"
+        failed = found["failed_rows"]
+        num_rows = f"{'' if failed['is_exact'] else 'about '}{failed['rows']:,}"
+        yield "", f"{num_rows} rows without an answer: exit code 5 by max_failures"
 
 
 def _describe_tokens(found: Mapping[str, Any]) -> Iterator[Line]:

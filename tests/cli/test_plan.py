@@ -27,6 +27,7 @@ KEYS = {
     "documents",
     "unreadable",
     "expected_failures",
+    "failed_rows",
     "exceeds_max_failures",
     "tokens",
     "sample",

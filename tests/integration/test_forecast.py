@@ -169,6 +169,54 @@ def test_it_says_that_a_run_would_fail_by_its_limit(folder: JobFolder) -> None:
     assert folder.run_as_written().exit_code == 5
 
 
+GOOD = [{"id": "i", "body": f"good {number}"} for number in range(20)]
+LONG = [{"id": "i", "body": f"{number} " + "x" * 600} for number in range(1_000)]
+EMPTY = {"id": "i", "body": " "}
+
+
+@pytest.mark.parametrize(
+    ("documents", "num_failed_rows", "is_exceeded"),
+    [
+        ([*GOOD, *[EMPTY] * 60], 60, True),  # 1 of 21 documents, 60 of 80 rows
+        ([*GOOD[:1] * 95, *LONG[:4], EMPTY], 5, False),  # 5 of 6 documents, 5 of 100 rows
+        ([*GOOD, *LONG[:1] * 60], 60, True),
+        ([EMPTY] * 3, 3, True),
+    ],
+    ids=["equal bad rows", "equal good rows", "equal long rows", "nothing good"],
+)
+def test_failures_are_weighed_by_rows_as_the_run_does(
+    folder: JobFolder, documents: list[dict[str, object]], num_failed_rows: int, *, is_exceeded: bool
+) -> None:
+    folder.write_documents(documents)
+    folder.write_job(limits=LIMITS | {"max_failures": "10%"})
+    for _ in range(2):  # and the same once they have failed
+        found = forecast(folder)
+        assert found["failed_rows"] == {"rows": num_failed_rows, "is_exact": True}
+        assert found["exceeds_max_failures"] is is_exceeded
+        assert (folder.run_as_written().exit_code == 5) is is_exceeded
+
+
+def test_equal_unreadable_rows_count_each(folder: JobFolder) -> None:
+    folder.write_documents(GOOD)
+    folder.input.write_bytes(folder.input.read_bytes() + b"[1]\n" * 40)
+    folder.write_job(limits={"max_failures": "50%"})
+    for _ in range(2):
+        found = forecast(folder)
+        assert (found["failed_rows"]["rows"], found["exceeds_max_failures"]) == (40, True)
+        assert folder.run_as_written().exit_code == 5
+
+
+def test_rows_of_documents_that_a_sample_stands_for_are_estimated(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "NUM_LONG_SAMPLED", 200)
+    folder.write_documents(LONG[:500] + LONG * 2)
+    folder.write_job(limits=LIMITS)
+    found = forecast(folder)
+    assert found["failed_rows"]["rows"] == pytest.approx(2_500, rel=0.1)
+    assert found["failed_rows"]["is_exact"] is False
+
+
 def test_parquet_over_several_files_is_read_with_progress(folder: JobFolder) -> None:
     for number in range(3):
         rows = [f"{number} text {row}" for row in range(20_000)]

@@ -15,6 +15,7 @@ FOUND: dict[str, Any] = {
         "missing_field": {"documents": 900, "is_exact": False},
         "unreadable_row": {"documents": 12, "is_exact": True},
     },
+    "failed_rows": {"rows": 1_234, "is_exact": False},
     "exceeds_max_failures": True,
     "tokens": {
         "counted_by": "tokenizer", "is_exact": False, "prompt": 1_234_567_890, "output_at_most": 403_200_000,
@@ -44,7 +45,7 @@ def test_a_large_plan_reads_well_and_fits_80_columns() -> None:
         "            12 broken JSON at column …",
         "will fail   about 900 missing_field",
         "            12 unreadable_row",
-        "            more than limits.max_failures allows: exit code 5",
+        "            about 1,234 rows without an answer: exit code 5 by max_failures",
         "tokens      about 1,234,567,890 prompt, about 200,000,000 output",
         "            at most 403,200,000 output",
         "            per prompt: mean 147, p50 140, p95 300, p99 410, max 1,990",

@@ -31,6 +31,14 @@ def test_rows_and_different_documents_are_counted_by_kind() -> None:
         assert counted.count()[SHORT].num_to_do == 2
 
 
+def test_rows_of_single_documents_are_counted() -> None:
+    with open_tally() as counted:
+        add(counted, [("a", SHORT), ("b", LONG), ("a", SHORT), ("x", UNREADABLE), ("a", SHORT)])
+        asked = [hash_of(text) for text in ("a", "b", "none")]
+        assert counted.count_rows(asked) == {hash_of("a"): 3, hash_of("b"): 1}
+        assert counted.count_rows([]) == {}
+
+
 def test_nothing_is_nothing() -> None:
     with open_tally() as counted:
         counted.add_rows(b"", b"")
@@ -44,9 +52,9 @@ def test_outcomes_of_the_task_count_and_of_another_do_not(tmp_path: Path) -> Non
     run_job(database, {"a.jsonl": ["three", "bad 3"]}, task=OTHER_TASK, name="other")
     with Reader.open(database) as reader, open_tally() as counted:
         counted.add_outcomes(reader, TASK.task_fingerprint)
-        add(counted, [(text, SHORT) for text in ["one", "one", "two", "bad", "three", "bad 3", "new"]])
+        add(counted, [(text, SHORT) for text in ["one", "one", "two", "bad", "bad", "three", "bad 3", "new"]])
         found = counted.count()[SHORT]
-        assert found == KindCount(num_rows=7, num_distinct=6, num_answered=2, num_failed=1)
+        assert found == KindCount(num_rows=8, num_distinct=6, num_answered=2, num_failed=1, num_failed_rows=2)
         assert found.num_to_do == 3
         asked = [hash_of(text) for text in ["one", "bad", "three", "new"]]
         assert counted.find_done(asked) == {hash_of("one"), hash_of("bad")}

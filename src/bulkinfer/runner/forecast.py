@@ -51,8 +51,10 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
         survey = survey_input(plan, tally, safe_bytes, emit)
         prompts = _Prompts(plan, counter, room, emit)
         prompts.measure(survey)
+        num_rows = tally.count_rows(prompts.failing)
+        num_failing_rows = sum(weight * num_rows[found] for found, weight in prompts.failing.items())
         estimate = estimate_work(plan, Work(prompts.tokens.weight, prompts.tokens.total), reader)
-    found = _describe(plan, survey, prompts, estimate, limit)
+    found = _describe(plan, survey, prompts, num_failing_rows, estimate, limit)
     seconds = {"total": round(time.monotonic() - start_s, 3), "reading": round(survey.seconds, 3)}
     return {**found, "seconds": seconds, "peak_memory_bytes": peak_memory_bytes()}
 
@@ -93,6 +95,8 @@ class _Prompts:
     too_long: Spread = field(default_factory=Spread)
     faults: defaultdict[FailureCode, float] = field(default_factory=lambda: defaultdict(float))
     """Not whole numbers: of documents that a sample stands for."""
+    failing: dict[bytes, float] = field(default_factory=dict)
+    """Documents of a sample that will fail, by hash, each with the number that it stands for."""
     texts: list[str] = field(default_factory=list)
     num_sampled: int = 0
     num_counted: int = 0
@@ -108,37 +112,45 @@ class _Prompts:
             is_whole = len(sample) == num_to_do
             self.is_complete &= is_whole
             self.is_long_complete &= is_whole or kind is not RowKind.LONG
-            for start in range(0, len(sample), _BLOCK_PROMPTS):
-                self._measure(sample[start : start + _BLOCK_PROMPTS], num_to_do / len(sample))
+            documents = list(sample.items())
+            for start in range(0, len(documents), _BLOCK_PROMPTS):
+                self._measure(documents[start : start + _BLOCK_PROMPTS], num_to_do / len(documents))
         self.texts.sort()
 
-    def _measure(self, documents: Sequence[Document], weight: float) -> None:
-        prompts: list[tuple[Message, ...]] = []
-        for document in documents:
+    def _measure(self, documents: Sequence[tuple[bytes, Document]], weight: float) -> None:
+        prompts: dict[bytes, tuple[Message, ...]] = {}
+        for document_hash, document in documents:
             match self.plan.template.render(document):
                 case DocumentFault(code):
-                    self.faults[code] += weight
+                    self._note_fault(document_hash, code, weight)
                 case messages:
-                    prompts.append(messages)
-        for messages, num_tokens in zip(prompts, self.counter.count(prompts), strict=True):
+                    prompts[document_hash] = messages
+        counts = self.counter.count(list(prompts.values()))
+        for (document_hash, messages), num_tokens in zip(prompts.items(), counts, strict=True):
             if num_tokens is None:
-                self.faults[FailureCode.ENGINE_REJECTED] += weight
+                self._note_fault(document_hash, FailureCode.ENGINE_REJECTED, weight)
             elif self.room is not None and num_tokens > self.room:
                 self.too_long.add(num_tokens, weight)
+                self.failing[document_hash] = weight
             else:
                 self.tokens.add(num_tokens, weight)
                 self.texts.append("\0".join(message.content for message in messages))
         self.num_counted += len(documents)
         self.emit(Counting(self.num_sampled, self.num_counted))
 
+    def _note_fault(self, document_hash: bytes, code: FailureCode, weight: float) -> None:
+        self.faults[code] += weight
+        self.failing[document_hash] = weight
+
 
 def _describe(
-    plan: RunPlan, survey: Survey, prompts: _Prompts, estimate: Estimate, limit: int | None
+    plan: RunPlan, survey: Survey, prompts: _Prompts, num_failing_rows: float, estimate: Estimate, limit: int | None
 ) -> Mapping[str, JsonValue]:
     counts = _add_up(survey.counts.values())
     unreadable = survey.counts[RowKind.UNREADABLE]
     failures = _expect_failures(prompts, unreadable.num_to_do)
-    num_failed = sum(count for count, _ in failures.values()) + counts.num_failed
+    num_unreadable_rows = unreadable.num_rows - unreadable.num_failed_rows
+    num_failed_rows = counts.num_failed_rows + num_unreadable_rows + round(num_failing_rows)
     max_failures = plan.job.spec.limits.max_failures
     return {
         "job": plan.job.spec.name,
@@ -164,7 +176,12 @@ def _describe(
             code.value: {"documents": round(count), "is_exact": is_exact}
             for code, (count, is_exact) in sorted(failures.items())
         },
-        "exceeds_max_failures": is_over_limit(max_failures, round(num_failed), counts.num_distinct, is_final=True),
+        "failed_rows": {
+            "rows": num_failed_rows,
+            "is_exact": all(is_exact for _, is_exact in failures.values()),
+        },
+        # Rows, as the run counts at its end: a thousand equal rows without a body are a thousand that get no answer.
+        "exceeds_max_failures": is_over_limit(max_failures, num_failed_rows, counts.num_rows, is_final=True),
         "tokens": _describe_tokens(plan, prompts, estimate, limit),
         "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
         "time": _describe_time(estimate),
@@ -178,6 +195,7 @@ def _add_up(counts: Iterable[KindCount]) -> KindCount:
         sum(count.num_distinct for count in found),
         sum(count.num_answered for count in found),
         sum(count.num_failed for count in found),
+        sum(count.num_failed_rows for count in found),
     )
 
 

@@ -38,8 +38,8 @@ class Survey:
     """What reading the input to its end has found."""
 
     counts: Mapping[RowKind, KindCount]
-    samples: Mapping[RowKind, Sequence[Document]]
-    """Documents to do of the two readable kinds, drawn uniformly; all of them where there are few."""
+    samples: Mapping[RowKind, Mapping[bytes, Document]]
+    """Documents to do of the two readable kinds by hash, drawn uniformly; all of them where there are few."""
     unreadable: Mapping[str, int]
     """Rows by what is wrong with them, the commonest first."""
     first_unreadable: Sequence[str]
@@ -64,8 +64,8 @@ def survey_input(plan: RunPlan, tally: Tally, safe_bytes: int | None, emit: Even
     return Survey(
         counts=counts,
         samples={
-            RowKind.SHORT: list(reading.short.documents.values()),
-            RowKind.LONG: list(reading.long.documents.values()),
+            RowKind.SHORT: reading.short.documents,
+            RowKind.LONG: reading.long.documents,
         },
         unreadable=dict(reading.unreadable.most_common()),
         first_unreadable=reading.first_unreadable,

@@ -5,7 +5,7 @@ database is only read.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
@@ -40,13 +40,15 @@ class RowKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class KindCount:
-    """Rows of one kind. The counts below the first are of different documents."""
+    """Rows of one kind. The counts below the first are of different documents, but for the last."""
 
     num_rows: int = 0
     num_distinct: int = 0
     num_answered: int = 0
     num_failed: int = 0
     """Without an answer, but with a failure that a run does not ask again."""
+    num_failed_rows: int = 0
+    """In which these stand."""
 
     @property
     def num_to_do(self) -> int:
@@ -92,9 +94,17 @@ class Tally:
         with _explained(), self._pending(hashes_table(document_hashes)):
             return read_hashes(self._connection.sql(statement).to_arrow_table())
 
+    def count_rows(self, document_hashes: Collection[bytes]) -> dict[bytes, int]:
+        """In how many rows each of them stands."""
+        if not document_hashes:
+            return {}
+        statement = "select document_hash, count(*) from input semi join pending using (document_hash) group by all"
+        with _explained(), self._pending(hashes_table(list(document_hashes))):
+            return {found.bytes: num_rows for found, num_rows in self._connection.execute(statement).fetchall()}
+
     def count(self) -> dict[RowKind, KindCount]:
         """Of all rows added."""
-        counts = {kind: [0, 0, 0, 0] for kind in RowKind}
+        counts = {kind: [0, 0, 0, 0, 0] for kind in RowKind}
         num_parts = 1 + (self._num_rows + self._num_done) // _ROWS_PER_PART
         for part in range(num_parts):
             for kind, *found in self._count_part(part, num_parts):
@@ -111,7 +121,7 @@ class Tally:
                 where hash(document_hash) % $parts = $part group by document_hash
             )
             select kind, sum(num_rows)::bigint, count(*), count(*) filter (is_answered),
-                count(*) filter (not is_answered)
+                count(*) filter (not is_answered), (coalesce(sum(num_rows) filter (not is_answered), 0))::bigint
             from seen left join known using (document_hash) group by kind
         """
         with _explained():
