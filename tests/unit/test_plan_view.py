@@ -63,11 +63,16 @@ def test_a_large_plan_reads_well_and_fits_80_columns() -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     tokens = {**FOUND["tokens"], "output_expected": None, "shared_prefix_share": 0.01}
-    time = {**FOUND["time"], "seconds": None, "reason": "no run with this model yet", "advice": "bulkinfer run j"}
+    time = {
+        **FOUND["time"],
+        "seconds": None,
+        "reason": "no run with this model on this machine yet",
+        "advice": "bulkinfer run j",
+    }
     found = {**FOUND, "tokens": tokens, "time": time, "exceeds_max_failures": False, "expected_failures": {}}
     lines = lines_of(found)
     assert "tokens      about 1,234,567,890 prompt, at most 403,200,000 output" in lines
-    assert "time        unknown: no run with this model yet" in lines
+    assert "time        unknown: no run with this model on this machine yet" in lines
     assert "            `bulkinfer run j` gives a base" in lines
     assert not any("shared" in line or "fail " in line for line in lines)
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 from uuid import UUID
 
+import duckdb
 import orjson
 import pytest
 
@@ -49,14 +50,50 @@ def test_runs_of_the_model_come_newest_first_and_others_not(tmp_path: Path) -> N
     [
         {},
         {**SUMMARY, "tokens": {"prompt": 0, "output": 0}},
+        {**SUMMARY, "tokens": {"prompt": 0, "output": 200}},
         {**SUMMARY, "seconds": {"generate": 0.0, "engine_start": 0.0}},
         {**SUMMARY, "seconds": {"generate": "long", "engine_start": 0.0}},
     ],
-    ids=["empty", "nothing asked", "no time", "not a number"],
+    ids=["empty", "nothing asked", "no prompt", "no time", "not a number"],
 )
 def test_a_run_that_tells_no_speed_is_left_out(tmp_path: Path, summary: dict[str, dict[str, JsonValue]]) -> None:
     database = tmp_path / "out.duckdb"
     write_run(database, summary)
+    with Reader.open(database) as reader:
+        assert read_past_runs(reader, "vllm", "m", None) == []
+
+
+def test_runs_that_tell_nothing_or_are_of_others_hide_no_run(tmp_path: Path) -> None:
+    database = tmp_path / "out.duckdb"
+    first = write_run(database, SUMMARY)
+    write_run(database, {})
+    write_run(database, SUMMARY, model="other")
+    with duckdb.connect(str(database)) as connection:  # a hundred and twenty more of the other model
+        connection.execute("""
+            insert into runs by name select r.* replace (uuid() as run_id, r.seq + n.i as seq)
+            from (select * from runs order by seq desc limit 1) r, range(1, 121) n(i);
+            insert into run_ends by name select e.* replace (r.run_id as run_id)
+            from (select * from run_ends limit 1) e, runs r where r.run_id not in (select run_id from run_ends);
+        """)
+    with Reader.open(database) as reader:
+        assert [run.run_id for run in read_past_runs(reader, "vllm", "m", None)] == [first]
+
+
+def test_a_run_on_another_host_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = tmp_path / "out.duckdb"
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    write_run(database, SUMMARY)
+    monkeypatch.undo()
+    with Reader.open(database) as reader:
+        assert read_past_runs(reader, "vllm", "m", None) == []
+
+
+@pytest.mark.parametrize("spec", ['{"model": {"path": "m"}}', '{"engine": "vllm", "model": "m"}', "[]", "null"])
+def test_a_task_of_another_version_is_left_out(tmp_path: Path, spec: str) -> None:
+    database = tmp_path / "out.duckdb"
+    write_run(database, SUMMARY)
+    with duckdb.connect(str(database)) as connection:
+        connection.execute("update tasks set spec = $spec::json", {"spec": spec})
     with Reader.open(database) as reader:
         assert read_past_runs(reader, "vllm", "m", None) == []
 

@@ -7,7 +7,7 @@ from uuid import uuid4
 import orjson
 import pytest
 
-from bulkinfer.records import RunStatus
+from bulkinfer.records import JsonValue, RunStatus
 from bulkinfer.store import Store, TaskRecord
 from tests.unit.store_support import make_file, make_run
 
@@ -20,8 +20,11 @@ def record_run(
     store = Store.open(database)
     run = make_run()
     store.begin_run(run, TaskRecord(uuid4(), orjson.dumps(spec).decode()), [make_file()], "body")
-    throughput = {"prompt_tokens_per_s": prompt_rate, "output_tokens_per_s": 30.0}
-    summary = {"seconds": {"generate": generate_s}, "throughput": throughput}
+    summary: dict[str, JsonValue] = {
+        "tokens": {"prompt": round(prompt_rate * generate_s), "output": round(30.0 * generate_s)},
+        "seconds": {"generate": generate_s, "engine_start": 5.0},
+        "throughput": {"documents_per_s": 2.0},
+    }
     store.end_run(RunStatus.COMPLETED, 0, summary)
     store.close()
 
@@ -42,6 +45,13 @@ def test_the_last_long_run_of_the_model_tells_its_speed(tmp_path: Path) -> None:
     record_run(database, generate_s=2.0, prompt_rate=1.0)
     record_run(database, model="another", prompt_rate=2.0)
     record_run(database, kind="simulated", prompt_rate=3.0)
+    assert find_speed(database) == 100.0
+
+
+def test_a_long_run_that_asked_nothing_does_not_hide_the_one_before(tmp_path: Path) -> None:
+    database = tmp_path / "a.duckdb"
+    record_run(database)
+    record_run(database, prompt_rate=0.0)
     assert find_speed(database) == 100.0
 
 

@@ -8,8 +8,6 @@ from bulkinfer.engines.simulated_cost import cost_of
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.store import PastRun, Reader, RemoteReader, read_answer_lengths, read_past_runs
 
-MAX_RUNS = 5
-"""The newest runs of a model that are believed."""
 MIN_ANSWERS = 200
 """With fewer an estimate is rough: the engine was hardly full."""
 
@@ -63,7 +61,7 @@ def estimate_work(plan: RunPlan, work: Work, reader: Reader | RemoteReader | Non
     runs: list[PastRun] = []
     answered: tuple[int, float] = (0, 0.0)
     if reader is not None:
-        runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision)[:MAX_RUNS]
+        runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision)
         answered = read_answer_lengths(reader, plan.task_fingerprint, spec.sampling.max_tokens)
     return estimate_from_runs(work, runs, answered, spec.sampling.max_tokens, str(plan.job.path))
 
@@ -79,12 +77,12 @@ def estimate_from_runs(
     num_answered, mean_tokens = answered
     advice = f"bulkinfer run {job} --limit {MIN_ANSWERS}"
     if not runs and num_answered == 0:
-        return Estimate(Basis.NONE, "no run with this model yet", advice)
+        return Estimate(Basis.NONE, "no run with this model on this machine yet", advice)
     if num_answered == 0:
         mean_tokens = sum(run.output_tokens for run in runs) / max(1.0, sum(run.num_answered for run in runs))
     output_tokens = work.num_documents * min(mean_tokens, max_tokens)
     if not runs:
-        return Estimate(Basis.NONE, "no run with this model has ended yet", advice, output_tokens)
+        return Estimate(Basis.NONE, "no run with this model has ended on this machine yet", advice, output_tokens)
     bounds = [
         run.generate_s * share
         for run in runs

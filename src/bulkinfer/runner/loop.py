@@ -274,7 +274,7 @@ class Run:
         task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
         run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
-        self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path)
+        self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
         planner = ShardPlanner(
             scans=scans,
             template=plan.template,

@@ -1,19 +1,39 @@
 """What earlier runs in a database tell of a model: how fast it was, and how long its answers are."""
 
-from collections.abc import Mapping
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-import orjson
+import duckdb
 
 from bulkinfer.records import FailureCode, JsonValue
 from bulkinfer.store.reports import Reports
 
+MAX_RUNS = 5
+"""The newest runs of a model that are believed."""
+LONG_RUN_S = 20.0
+"""A shorter run does not tell how fast the engine is when it is full."""
+
+# A run that asked nothing tells nothing, nor does a summary of another version: its numbers are null here.
 _NEWEST_RUNS = """
-    select r.run_id, r.started_at, e.summary, t.spec from runs r
-    join run_ends e on e.run_id = r.run_id
-    join tasks t on t.task_fingerprint = r.task_fingerprint and t.name = r.name
-    order by r.seq desc limit 100
+    select * from (
+        select r.run_id, r.started_at, r.seq,
+            try_cast(e.summary ->> '$.tokens.prompt' as bigint) as prompt_tokens,
+            try_cast(e.summary ->> '$.tokens.output' as bigint) as output_tokens,
+            try_cast(e.summary ->> '$.throughput.documents_per_s' as double) as documents_per_s,
+            try_cast(e.summary ->> '$.seconds.generate' as double) as generate_s,
+            try_cast(e.summary ->> '$.seconds.engine_start' as double) as engine_start_s
+        from runs r
+        join run_ends e on e.run_id = r.run_id
+        join tasks t on t.task_fingerprint = r.task_fingerprint and t.name = r.name
+        where r.host = $host and (t.spec ->> '$.engine.kind') = $kind and (t.spec ->> '$.model.path') = $model
+            and (t.spec ->> '$.model.revision') is not distinct from $revision
+    )
+    where prompt_tokens > 0 and output_tokens > 0 and generate_s > 0 and generate_s >= $least_s
+        and documents_per_s is not null and engine_start_s is not null
+    order by seq desc limit $num_runs
 """
 _ANSWERS = """
     select count(*), coalesce(sum(output_tokens), 0)::bigint from results where task_fingerprint = $task::uuid
@@ -36,18 +56,26 @@ class PastRun:
     generate_s: float
     engine_start_s: float
 
+    @property
+    def tokens_per_s(self) -> float:
+        """Of prompts and answers together."""
+        return (self.prompt_tokens + self.output_tokens) / self.generate_s
+
 
 def read_past_runs(reader: Reports, kind: str, model: str, revision: str | None) -> list[PastRun]:
-    """Runs with the same engine and model (as the job files write it), the newest first. Raises StoreError."""
-    wanted = (kind, model, revision)
-    found = []
-    for run_id, started_at, summary, spec in list(reader.select(_NEWEST_RUNS, {})):
-        parsed = orjson.loads(spec)
-        told = (parsed["engine"]["kind"], parsed["model"]["path"], parsed["model"].get("revision"))
-        run = _parse_run(run_id, str(started_at), orjson.loads(summary)) if told == wanted and summary else None
-        if run is not None:
-            found.append(run)
-    return found
+    """Runs on this host with the same engine and model (as the job files write it), the newest first, a few at most.
+
+    Raises StoreError.
+    """
+    parameters = _name_runs(kind, model, revision, least_s=0.0, num_runs=MAX_RUNS)
+    return [_make_run(line) for line in list(reader.select(_NEWEST_RUNS, parameters))]
+
+
+def find_speed(connection: duckdb.DuckDBPyConnection, model: str, revision: str | None) -> float | None:
+    """Tokens per second of the last of these runs that was long, with vLLM; None if none was."""
+    parameters = _name_runs("vllm", model, revision, least_s=LONG_RUN_S, num_runs=1)
+    runs = [_make_run(line) for line in connection.execute(_NEWEST_RUNS, parameters).fetchall()]
+    return runs[0].tokens_per_s if runs else None
 
 
 def read_answer_lengths(reader: Reports, task: UUID, max_tokens: int) -> tuple[int, float]:
@@ -59,27 +87,18 @@ def read_answer_lengths(reader: Reports, task: UUID, max_tokens: int) -> tuple[i
     return num_all, (num_tokens + num_cut * max_tokens) / num_all if num_all else 0.0
 
 
-def _parse_run(run_id: UUID, started_at: str, summary: Mapping[str, Mapping[str, JsonValue]]) -> PastRun | None:
-    """None for a run that asked nothing, and for a summary of another version."""
-    try:
-        seconds, tokens = summary["seconds"], summary["tokens"]
-        generate_s = _number(seconds["generate"])
-        run = PastRun(
-            run_id=run_id,
-            started_at=started_at,
-            prompt_tokens=int(_number(tokens["prompt"])),
-            output_tokens=int(_number(tokens["output"])),
-            num_answered=_number(summary["throughput"]["documents_per_s"]) * generate_s,
-            generate_s=generate_s,
-            engine_start_s=_number(seconds["engine_start"]),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
-    is_usable = run.generate_s > 0 and run.prompt_tokens > 0 and run.output_tokens > 0
-    return run if is_usable else None
+def _name_runs(kind: str, model: str, revision: str | None, *, least_s: float, num_runs: int) -> dict[str, JsonValue]:
+    return {
+        "host": socket.gethostname(),
+        "kind": kind,
+        "model": model,
+        "revision": revision,
+        "least_s": least_s,
+        "num_runs": num_runs,
+    }
 
 
-def _number(value: JsonValue) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError
-    return float(value)
+def _make_run(line: Sequence[Any]) -> PastRun:
+    run_id, started_at, _, prompt_tokens, output_tokens, documents_per_s, generate_s, engine_start_s = line
+    num_answered = documents_per_s * generate_s
+    return PastRun(run_id, str(started_at), prompt_tokens, output_tokens, num_answered, generate_s, engine_start_s)

@@ -1,6 +1,5 @@
 """What a run asks of its own database while it writes: what is done, and what to count. In bounded memory."""
 
-import socket
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,6 @@ from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, Percentiles
 from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
-_LONG_RUN_S = 20.0
 
 _HAS_RESULT = "exists (select 1 from results r where r.task_fingerprint = $task and r.document_hash = a.document_hash)"
 _HAS_FINAL_FAILURE = """exists (
@@ -171,24 +169,6 @@ def read_latency(connection: duckdb.DuckDBPyConnection, run_id: UUID) -> Latency
     ).fetchall()
     # To the microsecond: the columns are single precision, and 0.1 is not 0.10000000149011612 seconds.
     return Latency(*(Percentiles(*(round(value, 6) for value in values or ())) for values in found))
-
-
-def find_speed(connection: duckdb.DuckDBPyConnection, model: str) -> float | None:
-    """Tokens per second of the last run of `model`, as the job file names it, on this host; None if none was long."""
-    found = connection.execute(
-        """
-        select (e.summary ->> '$.throughput.prompt_tokens_per_s')::double
-            + (e.summary ->> '$.throughput.output_tokens_per_s')::double
-        from runs r
-        join run_ends e on e.run_id = r.run_id
-        join tasks t on t.task_fingerprint = r.task_fingerprint and t.name = r.name
-        where r.host = $host and (t.spec ->> '$.model.path') = $model and (t.spec ->> '$.engine.kind') = 'vllm'
-            and (e.summary ->> '$.seconds.generate')::double >= $least_s
-        order by r.seq desc limit 1
-        """,
-        {"host": socket.gethostname(), "model": model, "least_s": _LONG_RUN_S},
-    ).fetchone()
-    return None if found is None else found[0]
 
 
 def _describe_to_do(run_id: UUID, task: UUID, only: Only) -> tuple[str, dict[str, object]]:

@@ -8,7 +8,7 @@ from uuid import UUID
 import duckdb
 
 from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, WantedRows
-from bulkinfer.store import lookups
+from bulkinfer.store import history, lookups
 from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.runs import RunRecord, TaskRecord
 
@@ -54,9 +54,9 @@ class Questions(ABC):
         _, task = self._begun()
         return self._read(lambda cursor: lookups.count_without_outcome(cursor, task.task_fingerprint, last_rows))
 
-    def find_speed(self, model: str) -> float | None:
-        """Prompt and output tokens per second of this model's last long run on this machine."""
-        return self._read(lambda cursor: lookups.find_speed(cursor, model))
+    def find_speed(self, model: str, revision: str | None = None) -> float | None:
+        """Prompt and output tokens per second of this model's last long run with vLLM on this machine."""
+        return self._read(lambda cursor: history.find_speed(cursor, model, revision))
 
     def latency(self) -> Latency:
         """Percentiles of the results that this run has on disk."""
