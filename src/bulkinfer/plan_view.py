@@ -67,6 +67,10 @@ def _describe_tokens(found: Mapping[str, Any]) -> Iterator[Line]:
         "per prompt: mean {mean:,.0f}, p50 {p50:,}, p95 {p95:,}, p99 {p99:,}, max {max:,}".format_map(per_prompt),
     )
     yield from _describe_histogram(tokens["histogram"])
+    if tokens["max_context_tokens_from"] == "model":
+        yield "", f"context {tokens['max_context_tokens']:,}, the model's own: less where memory is short"
+    elif tokens["max_context_tokens_from"] == "unknown":
+        yield "", "context unknown: none counts as too long"
     if tokens["shared_prefix_share"] >= _SHOWN_SHARED_SHARE:
         yield "", f"about {100 * tokens['shared_prefix_share']:.0f} % of the prompt text are shared prefixes"
     yield "counted by", _describe_counting(found)

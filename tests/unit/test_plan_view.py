@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from bulkinfer.plan_view import describe_plan
 
 FOUND: dict[str, Any] = {
@@ -20,6 +22,7 @@ FOUND: dict[str, Any] = {
     "tokens": {
         "counted_by": "tokenizer", "is_exact": False, "prompt": 1_234_567_890, "output_at_most": 403_200_000,
         "output_expected": 200_000_000, "shared_prefix_share": 0.613,
+        "max_context_tokens": 2_048, "max_context_tokens_from": "job",
         "per_prompt": {"mean": 147.0, "p50": 140, "p95": 300, "p99": 410, "max": 1_990},
         "histogram": [{"from": 0, "below": 100, "documents": 8_000_000}, {"from": 100, "below": None, "documents": 9}],
     },
@@ -90,3 +93,16 @@ def test_one_value_is_a_bucket_of_its_own_and_a_sure_time_has_no_range() -> None
     lines = lines_of({**FOUND, "tokens": tokens, "time": time})
     assert f"            7 {'#' * 30} 3" in lines
     assert "time        about 10.0 s" in lines
+
+
+@pytest.mark.parametrize(
+    ("origin", "line"),
+    [
+        ("model", "            context 2,048, the model's own: less where memory is short"),
+        ("unknown", "            context unknown: none counts as too long"),
+    ],
+)
+def test_a_context_that_a_run_may_not_have_is_said(origin: str, line: str) -> None:
+    found = {**FOUND, "tokens": {**FOUND["tokens"], "max_context_tokens_from": origin}}
+    assert line in lines_of(found)
+    assert not any("context" in text for text in lines_of(FOUND))

@@ -15,10 +15,10 @@ from bulkinfer.engines.local import LocalEngine
 from bulkinfer.engines.sharing import decide_on_cores, decide_on_gpus
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
-from bulkinfer.engines.token_counter import choose_counter
+from bulkinfer.engines.token_counter import choose_counter, find_config
 from bulkinfer.errors import JobError
 
-__all__ = ["EngineGroup", "choose_counter", "create_engine", "create_engines", "decide_replicas"]
+__all__ = ["EngineGroup", "choose_counter", "create_engine", "create_engines", "decide_replicas", "find_config"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ choose_counter  ->  TokenCounter  ->  tokenizer.HubTokenizer | SimulatedCounter 
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from bulkinfer.engines.base import EngineSpec
@@ -85,3 +86,14 @@ def choose_counter(spec: EngineSpec) -> TokenCounter:
         return HubTokenizer(spec)
     except TokenizerMissing as error:
         return CharacterCounter(str(error))
+
+
+def find_config(spec: EngineSpec) -> Path | None:
+    """The config.json of a model folder, or of a hub id where it was downloaded before. Asks no network."""
+    if Path(spec.model).is_dir():
+        return Path(spec.model) / "config.json"
+    try:
+        from bulkinfer.engines.tokenizer import find_cached_config  # noqa: PLC0415 - it takes seconds
+    except ImportError:
+        return None
+    return find_cached_config(spec.model, spec.revision)

@@ -11,9 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import orjson
 
 from bulkinfer.engines import choose_counter
 from bulkinfer.engines.token_counter import TokenCounter
@@ -21,6 +18,7 @@ from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
 from bulkinfer.prompt import DocumentFault
 from bulkinfer.records import Document, FailureCode, JsonValue, Message
+from bulkinfer.runner.context import Context, find_context
 from bulkinfer.runner.estimate import Estimate, Work, estimate_work
 from bulkinfer.runner.ledger import peak_memory_bytes
 from bulkinfer.runner.plan import RunPlan
@@ -42,8 +40,8 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
     counter = choose_counter(plan.engine_spec)
     if counter.note:
         emit(Warned(counter.note))
-    limit = find_context_tokens(plan.job.spec.limits.max_context_tokens, plan.job.model)
-    room = None if limit is None else limit - plan.job.spec.sampling.max_tokens
+    context = find_context(plan.engine_spec)
+    room = None if context.tokens is None else context.tokens - plan.job.spec.sampling.max_tokens
     with _open_if_there(plan) as reader, open_tally() as tally:
         if reader is not None:
             tally.add_outcomes(reader, plan.task_fingerprint)
@@ -54,21 +52,9 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
         num_rows = tally.count_rows(prompts.failing)
         num_failing_rows = sum(weight * num_rows[found] for found, weight in prompts.failing.items())
         estimate = estimate_work(plan, Work(prompts.tokens.weight, prompts.tokens.total), reader)
-    found = _describe(plan, survey, prompts, num_failing_rows, estimate, limit)
+    found = _describe(plan, survey, prompts, num_failing_rows, estimate, context)
     seconds = {"total": round(time.monotonic() - start_s, 3), "reading": round(survey.seconds, 3)}
     return {**found, "seconds": seconds, "peak_memory_bytes": peak_memory_bytes()}
-
-
-def find_context_tokens(limit: object, model: str) -> int | None:
-    """The limit as the job gives it, as a number; else what the folder of the model says that it can do, or None."""
-    if isinstance(limit, int):
-        return limit
-    try:
-        config = orjson.loads((Path(model) / "config.json").read_bytes())
-        found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) else None
 
 
 @contextmanager
@@ -144,11 +130,11 @@ class _Prompts:
 
 
 def _describe(
-    plan: RunPlan, survey: Survey, prompts: _Prompts, num_failing_rows: float, estimate: Estimate, limit: int | None
+    plan: RunPlan, survey: Survey, prompts: _Prompts, num_failing_rows: float, estimate: Estimate, context: Context
 ) -> Mapping[str, JsonValue]:
     counts = _add_up(survey.counts.values())
     unreadable = survey.counts[RowKind.UNREADABLE]
-    failures = _expect_failures(prompts, unreadable.num_to_do)
+    failures = _expect_failures(prompts, context, unreadable.num_to_do)
     num_unreadable_rows = unreadable.num_rows - unreadable.num_failed_rows
     num_failed_rows = counts.num_failed_rows + num_unreadable_rows + round(num_failing_rows)
     max_failures = plan.job.spec.limits.max_failures
@@ -182,7 +168,7 @@ def _describe(
         },
         # Rows, as the run counts at its end: a thousand equal rows without a body are a thousand that get no answer.
         "exceeds_max_failures": is_over_limit(max_failures, num_failed_rows, counts.num_rows, is_final=True),
-        "tokens": _describe_tokens(plan, prompts, estimate, limit),
+        "tokens": _describe_tokens(plan, prompts, estimate, context),
         "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
         "time": _describe_time(estimate),
     }
@@ -199,9 +185,9 @@ def _add_up(counts: Iterable[KindCount]) -> KindCount:
     )
 
 
-def _expect_failures(prompts: _Prompts, num_unreadable: int) -> dict[FailureCode, tuple[float, bool]]:
+def _expect_failures(prompts: _Prompts, context: Context, num_unreadable: int) -> dict[FailureCode, tuple[float, bool]]:
     """Documents that will fail before the engine runs them, and whether that is a count; only codes that come up."""
-    is_exact = prompts.counter.is_exact
+    is_exact = prompts.counter.is_exact and context.is_certain
     found: dict[FailureCode, tuple[float, bool]] = {
         code: (count, prompts.is_complete) for code, count in prompts.faults.items()
     }
@@ -210,19 +196,18 @@ def _expect_failures(prompts: _Prompts, num_unreadable: int) -> dict[FailureCode
     return {code: (count, is_known) for code, (count, is_known) in found.items() if count}
 
 
-def _describe_tokens(
-    plan: RunPlan, prompts: _Prompts, estimate: Estimate, limit: int | None
-) -> Mapping[str, JsonValue]:
+def _describe_tokens(plan: RunPlan, prompts: _Prompts, estimate: Estimate, context: Context) -> Mapping[str, JsonValue]:
     tokens = prompts.tokens
     p50, p95, p99 = tokens.percentiles((0.5, 0.95, 0.99))
     return {
         "counted_by": prompts.counter.name,
         "note": prompts.counter.note,
-        "is_exact": prompts.is_complete and prompts.counter.is_exact,
+        "is_exact": prompts.is_complete and prompts.counter.is_exact and context.is_certain,
         "prompt": round(tokens.total),
         "output_at_most": round(tokens.weight) * plan.job.spec.sampling.max_tokens,
         "output_expected": None if estimate.output_tokens is None else round(estimate.output_tokens),
-        "max_context_tokens": limit,
+        "max_context_tokens": context.tokens,
+        "max_context_tokens_from": context.origin.value,
         "per_prompt": {
             "mean": round(tokens.total / tokens.weight, 1) if tokens.weight else 0.0,
             "p50": p50,
