@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.figures import measure_noise, share_different, summarise
+from benchmarks.figures import find_gaps, measure_noise, share_different, summarise
 from benchmarks.machine import describe_machine
-from benchmarks.measure import Step, make_run, plan_noise, plan_queue
+from benchmarks.measure import Step, find_missing, make_run, plan_noise, plan_queue
 from benchmarks.peers.base import RunFailed
 from benchmarks.peers.catalogue import PEERS, ROOT, find_peer
 from benchmarks.queues import create_queue, queue_names
 from benchmarks.results import Results, Run, Series
-from benchmarks.table import render_differences, render_goals, render_noise, render_rows, write_between
+from benchmarks.table import render_differences, render_gaps, render_goals, render_noise, render_rows, write_between
 
 OURS, TUNED = "bulkinfer", "llm-chat"
 QUICK_SCALE = 0.125
@@ -36,24 +36,23 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run that is being made is ended, too
     results = Results(args.results)
     num_failed = 0 if args.report_only else _measure(args, results)
-    _report(results, page=args.page, place=args.place, picture=args.picture)
-    return 1 if num_failed else 0
+    is_written = _report(results, args)
+    return 1 if num_failed or not is_written else 0
 
 
 def _measure(args: argparse.Namespace, results: Results) -> int:
     steps = list(_plan(args))
     kept = results.load() if args.resume else []
-    done = {(run.series, run.queue, run.peer, run.round) for run in kept}
     suite = kept[-1].suite if kept else datetime.now(UTC).isoformat(timespec="seconds")
-    if not args.resume:
+    if args.resume:
+        steps = find_missing(steps, kept)
+        results.drop_runs({(step.series, step.queue.name, step.peer.name, step.round) for step in steps})
+    else:
         results.drop({(step.series, step.queue.name, step.peer.name) for step in steps})
     print(f"{describe_machine()}\n{len(steps)} runs", flush=True)
     num_failed, start_s = 0, time.monotonic()
     for number, step in enumerate(steps, 1):
         said = f"[{number}/{len(steps)} {time.monotonic() - start_s:4.0f} s] {_name(step)}"
-        if (step.series, step.queue.name, step.peer.name, step.round) in done:
-            print(f"{said}: kept", flush=True)
-            continue
         try:
             print(f"{said}: {_tell(make_run(step, results, suite))}", flush=True)
         except RunFailed as error:
@@ -85,24 +84,39 @@ def _decide_rounds(given: int | None, *, is_quick: bool) -> Callable[[str, str],
     return decide
 
 
-def _report(results: Results, *, page: Path | None, place: str, picture: Path) -> None:
+def _plan_page(args: argparse.Namespace) -> dict[tuple[str, str], int]:
+    """Runs of a whole suite by queue and peer, whatever part of it was asked for now."""
+    queues = queue_names() if args.place == "figures" and args.page is not None else args.only
+    num_rounds = _decide_rounds(args.rounds, is_quick=args.quick)
+    return {(queue, peer): num_rounds(queue, peer) for queue in queues for peer in args.peers}
+
+
+def _report(results: Results, args: argparse.Namespace) -> bool:
+    """Print the figures, draw them and write them into the page. False where the page would lose a queue that way."""
     runs = results.load()
     if not runs:
         print("nothing was measured yet")
-        return
+        return True
     titles = {peer.name: peer.title for peer in PEERS}
-    rows = summarise(runs, OURS)
+    planned = _plan_page(args)
+    rows = summarise(runs, OURS, planned)
     parts = [render_noise(measure_noise(runs)), render_goals(rows), render_rows(rows, titles)]
+    parts.append(render_gaps(find_gaps(rows, planned), titles, len({run.suite for run in runs})))
     parts.append(render_differences(_compare_answers(results, runs)))
     text = "\n\n".join([describe_machine(), *(part for part in parts if part)])
     print(f"\n{text}")
+    missing = sorted({queue for queue, _ in planned} - {row.queue for row in rows})
+    if args.page is not None and missing:
+        print(f"\n{args.page} is left as it is: there are no runs of {', '.join(missing)}; leave out --only")
+        return False
     if rows:
         from benchmarks.plot import draw_walls
 
-        draw_walls(rows, titles, OURS, picture)
-        print(f"\n{picture}")
-    if page is not None:
-        write_between(page, place, f"{text}\n\n![Wall times]({picture.name})")
+        draw_walls(rows, titles, OURS, args.picture)
+        print(f"\n{args.picture}")
+    if args.page is not None:
+        write_between(args.page, args.place, f"{text}\n\n![Wall times]({args.picture.name})")
+    return True
 
 
 def _compare_answers(results: Results, runs: Sequence[Run]) -> dict[str, float]:

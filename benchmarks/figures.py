@@ -1,7 +1,7 @@
 """Medians, ranges and ratios of runs. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.results import Run, Series
@@ -29,6 +29,8 @@ class Row:
     queue: str
     peer: str
     num_runs: int
+    num_planned: int
+    """Runs that a whole suite has."""
     num_documents: int
     wall_s: Spread
     times_slower: Spread | None
@@ -41,19 +43,31 @@ class Row:
     peak_memory_bytes: Spread
 
 
-def summarise(runs: Sequence[Run], first_peer: str) -> list[Row]:
-    """A row for each queue and peer, in the order in which they were first run."""
+def summarise(runs: Sequence[Run], first_peer: str, planned: Mapping[tuple[str, str], int] | None = None) -> list[Row]:
+    """A row for each queue and peer, in the order in which they were first run. `planned`: runs by queue and peer."""
     main = [run for run in runs if run.series is Series.MAIN]
     keys = dict.fromkeys((run.queue, run.peer) for run in main)
-    return [_make_row([run for run in main if (run.queue, run.peer) == key], main, first_peer) for key in keys]
+    rows = [_make_row([run for run in main if (run.queue, run.peer) == key], main, first_peer) for key in keys]
+    return [replace(row, num_planned=(planned or {}).get((row.queue, row.peer), row.num_runs)) for row in rows]
+
+
+def find_gaps(rows: Sequence[Row], planned: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """By queue and peer: runs that a whole suite has and that are not there."""
+    made = {(row.queue, row.peer): row.num_runs for row in rows}
+    return {key: num_runs - made.get(key, 0) for key, num_runs in planned.items() if made.get(key, 0) < num_runs}
 
 
 def measure_noise(runs: Sequence[Run]) -> dict[str, Spread]:
-    """By queue: the wall time of a command divided by that of the same command just after it."""
-    noise = [run for run in runs if run.series is Series.NOISE]
+    """By queue: the wall time of a command divided by that of the same command just after it: rounds 0 and 1, 2 and 3.
+
+    A run whose other half is missing, or was made by another suite, tells nothing.
+    """
+    noise = {(run.suite, run.queue, run.peer, run.round): run for run in runs if run.series is Series.NOISE}
     ratios: dict[str, list[float]] = {}
-    for first, second in zip(noise[::2], noise[1::2], strict=False):
-        ratios.setdefault(first.queue, []).append(first.wall_s / second.wall_s)
+    for (suite, queue, peer, number), first in noise.items():
+        second = noise.get((suite, queue, peer, number + 1))
+        if number % 2 == 0 and second is not None:
+            ratios.setdefault(queue, []).append(first.wall_s / second.wall_s)
     return {queue: spread for queue, numbers in ratios.items() if (spread := Spread.of(numbers)) is not None}
 
 
@@ -76,6 +90,7 @@ def _make_row(runs: Sequence[Run], all_runs: Sequence[Run], first_peer: str) -> 
         queue=queue,
         peer=runs[0].peer,
         num_runs=len(runs),
+        num_planned=len(runs),
         num_documents=runs[0].num_documents,
         wall_s=walls,
         times_slower=Spread.of(run.wall_s / first.wall_s for first, run in pairs),

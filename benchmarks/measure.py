@@ -34,12 +34,31 @@ def plan_noise(queue: Queue, peer: Peer, num_pairs: int) -> Iterator[Step]:
 
 
 def plan_queue(queue: Queue, peers: Sequence[Peer], num_rounds: Callable[[str, str], int]) -> Iterator[Step]:
-    """All peers on one queue, interleaved: A B A B. `num_rounds` of a queue's and a peer's name."""
+    """All peers on one queue, in turns that go back and forth: A B, B A. `num_rounds` of a queue's and a peer's name.
+
+    So nobody always goes first, into what the one before has left in caches and heat.
+    """
     rounds = {peer.name: num_rounds(queue.name, peer.name) for peer in peers}
     for number in range(max(rounds.values(), default=0)):
-        for peer in peers:
-            if number < rounds[peer.name]:
-                yield Step(Series.MAIN, queue, peer, number)
+        turn = [peer for peer in peers if number < rounds[peer.name]]
+        for peer in reversed(turn) if number % 2 else turn:
+            yield Step(Series.MAIN, queue, peer, number)
+
+
+def find_missing(steps: Sequence[Step], kept: Sequence[Run]) -> list[Step]:
+    """What is still to be made, by whole turns, as runs that are compared stand next to each other in time.
+
+    Of noise, a turn is a pair.
+    """
+    done = {(run.series, run.queue, run.peer, run.round) for run in kept}
+    missing = {
+        _turn_of(step) for step in steps if (step.series, step.queue.name, step.peer.name, step.round) not in done
+    }
+    return [step for step in steps if _turn_of(step) in missing]
+
+
+def _turn_of(step: Step) -> tuple[Series, str, int]:
+    return step.series, step.queue.name, step.round // 2 if step.series is Series.NOISE else step.round
 
 
 def make_run(step: Step, results: Results, suite: str) -> Run:

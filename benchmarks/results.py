@@ -70,8 +70,14 @@ class Results:
 
     def drop(self, keys: Collection[tuple[Series, str, str]]) -> None:
         """Forget the runs of these series, queues and peers: they are about to be made again."""
-        kept = [run for run in self.load() if (run.series, run.queue, run.peer) not in keys]
-        self._path.write_text("".join(json.dumps(asdict(run)) + "\n" for run in kept), encoding="utf-8")
+        self._keep([run for run in self.load() if (run.series, run.queue, run.peer) not in keys])
+
+    def drop_runs(self, keys: Collection[tuple[Series, str, str, int]]) -> None:
+        """The same of single runs, by series, queue, peer and round."""
+        self._keep([run for run in self.load() if (run.series, run.queue, run.peer, run.round) not in keys])
+
+    def _keep(self, runs: Iterable[Run]) -> None:
+        self._path.write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs), encoding="utf-8")
 
     def load_answers(self, run: Run) -> dict[str, str]:
         """The text of each answer, by document id."""

@@ -55,6 +55,17 @@ def render_noise(noise: Mapping[str, Spread]) -> str:
     return "\n".join(lines)
 
 
+def render_gaps(gaps: Mapping[tuple[str, str], int], titles: Mapping[str, str], num_suites: int) -> str:
+    """What a reader must know of rows that no one whole suite made."""
+    lines = []
+    if gaps:
+        named = (f"{queue}, {titles.get(peer, peer)}: {num_runs}" for (queue, peer), num_runs in gaps.items())
+        lines.append(f"Runs that are missing: {'; '.join(named)}.")
+    if num_suites > 1:
+        lines.append(f"These rows were made on {num_suites} occasions; ratios are taken within one.")
+    return "\n".join(lines)
+
+
 def render_differences(differences: Mapping[str, float]) -> str:
     """How many answers differ, by queue."""
     if not differences:
@@ -84,7 +95,7 @@ def _render_row(row: Row, title: str) -> str:
         format_spread(row.tokens_ratio, 2),
         "-" if row.cached_share is None else f"{row.cached_share:.0%}",
         format_spread(memory, 1),
-        str(row.num_runs),
+        str(row.num_runs) if row.num_runs >= row.num_planned else f"{row.num_runs} of {row.num_planned}",
     )
     return f"| {' | '.join(cells)} |"
 

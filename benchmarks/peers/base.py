@@ -8,8 +8,6 @@ from typing import Protocol
 from benchmarks.queues import Queue
 
 MAX_NUM_SEQS = 256
-KV_CACHE_BYTES = 4 << 30
-"""For those who are tuned by hand: four times what 256 sequences of the reference queue hold."""
 
 
 class RunFailed(Exception):

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.peers.base import KV_CACHE_BYTES, MAX_NUM_SEQS, Answer, Command, Peer, Report, RunFailed
+from benchmarks.peers.base import MAX_NUM_SEQS, Answer, Command, Peer, Report, RunFailed
 from benchmarks.peers.orders import read_answers, write_orders
 from benchmarks.queues import Queue, write_queue
 
 ROOT = Path(__file__).parents[2]
 MODEL_PATH = ROOT / ".models" / "smollm2-135m-instruct"
 QUERY_TIMEOUT_S = 60
+RUN_BATCH_KV_CACHE_GIB = "4"
 
 IN_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": str(len(os.sched_getaffinity(0)))}
 ALL_CORES = {"VLLM_CPU_NUM_OF_RESERVED_CPU": "0", "VLLM_NO_USAGE_STATS": "1"}
@@ -148,7 +149,7 @@ class VllmRunBatch:
         path.write_text("".join(json.dumps(request) + "\n" for request in requests), encoding="utf-8")
         module = ("-m", "vllm.entrypoints.openai.run_batch")
         files = ("-i", str(path), "-o", str(folder / "answers.jsonl"), "--model", str(MODEL_PATH))
-        return Command((sys.executable, *module, *files), {"VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_BYTES >> 30)})
+        return Command((sys.executable, *module, *files), {"VLLM_CPU_KVCACHE_SPACE": RUN_BATCH_KV_CACHE_GIB})
 
     def read(self, queue: Queue, folder: Path, stdout: str) -> Report:  # noqa: ARG002 - the port's signature
         """Take answers and usage from each response."""

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks.peers.base import KV_CACHE_BYTES, MAX_NUM_SEQS, Answer, Report
+from benchmarks.peers.base import MAX_NUM_SEQS, Answer, Report
 from benchmarks.queues import Queue
 
 
@@ -16,7 +16,7 @@ def write_orders(queue: Queue, folder: Path, model: Path) -> tuple[str, str]:
         "max_tokens": queue.max_tokens,
         "max_context_tokens": queue.max_context_tokens,
         "max_num_seqs": MAX_NUM_SEQS,
-        "kv_cache_memory_bytes": KV_CACHE_BYTES,
+        "kv_cache_memory_bytes": queue.kv_cache_bytes,
     }
     path = folder / "orders.json"
     path.write_text(json.dumps(orders), encoding="utf-8")

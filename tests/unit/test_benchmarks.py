@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 from benchmarks import __main__ as suite
 from benchmarks.drive import drive, make_requests
-from benchmarks.figures import Spread, measure_noise, share_different, summarise
+from benchmarks.figures import Spread, find_gaps, measure_noise, share_different, summarise
 from benchmarks.machine import describe_machine
-from benchmarks.measure import WrongAnswers, check_answers, plan_noise, plan_queue
+from benchmarks.measure import WrongAnswers, check_answers, find_missing, plan_noise, plan_queue
 from benchmarks.peers.base import Answer, Command, Report, RunFailed
 from benchmarks.peers.catalogue import PEERS, find_peer
 from benchmarks.queues import Queue, create_queue, queue_names, write_queue
 from benchmarks.results import Results, Run, Series
 from benchmarks.simulated_order import make_sized, measure, simulated_spec
 from benchmarks.steps import VARIANTS, Reading, Variant, keep_readings, load_readings, render_steps
-from benchmarks.table import format_spread, render_goals, render_rows, write_between
+from benchmarks.table import format_spread, render_gaps, render_goals, render_rows, write_between
 from benchmarks.watch import run_watched
 
 from bulkinfer.job import load_job
@@ -98,7 +98,7 @@ def test_peers_take_turns() -> None:
     queue, peers = create_queue("tiny", 0.1), [find_peer("bulkinfer"), find_peer("llm-chat"), find_peer("run-batch")]
     steps = list(plan_queue(queue, peers, lambda _, peer: 1 if peer == "run-batch" else 2))
     names = [step.peer.name for step in steps]
-    assert names == ["bulkinfer", "llm-chat", "run-batch", "bulkinfer", "llm-chat"]
+    assert names == ["bulkinfer", "llm-chat", "run-batch", "llm-chat", "bulkinfer"]
     noise = list(plan_noise(queue, peers[1], 2))
     assert [(step.peer.name, step.series) for step in noise] == [("llm-chat", Series.NOISE)] * 4
 
@@ -182,11 +182,38 @@ def test_runs_of_different_suites_are_not_compared() -> None:
     assert theirs.times_slower is None
 
 
-def test_noise_is_the_ratio_of_neighbours() -> None:
-    walls = (10.0, 8.0, 6.0, 8.0)
-    runs = [make_run("llm-chat", number, wall_s, series=Series.NOISE) for number, wall_s in enumerate(walls)]
-    assert measure_noise([*RUNS, *runs]) == {"tiny": Spread(1.0, 0.75, 1.25)}
+def make_noise(number: int, wall_s: float, suite: str = "1") -> Run:
+    return make_run("llm-chat", number, wall_s, series=Series.NOISE, suite=suite)
+
+
+def test_noise_is_the_ratio_of_the_two_runs_of_a_pair_wherever_they_stand_in_the_file() -> None:
+    runs = [make_noise(number, wall_s) for number, wall_s in enumerate((10.0, 8.0, 6.0, 8.0))]
+    expected = {"tiny": Spread(1.0, 0.75, 1.25)}
+    assert measure_noise([*RUNS, *runs]) == expected
+    assert measure_noise([runs[2], runs[0], runs[3], *RUNS, runs[1]]) == expected
     assert len(summarise([*RUNS, *runs], "bulkinfer")) == 3
+
+
+def test_half_a_pair_and_halves_of_two_suites_are_no_noise() -> None:
+    assert measure_noise([make_noise(1, 10.0), make_noise(2, 5.0), make_noise(3, 4.0)]) == {
+        "tiny": Spread(1.25, 1.25, 1.25)
+    }
+    assert measure_noise([make_noise(0, 10.0), make_noise(1, 5.0, suite="2")]) == {}
+
+
+def test_what_is_missing_is_made_again_by_whole_turns() -> None:
+    queue, peers = create_queue("tiny", 0.1), [find_peer("bulkinfer"), find_peer("llm-chat")]
+    steps = [*plan_noise(queue, peers[1], 2), *plan_queue(queue, peers, lambda *_: 2)]
+    runs = [make_run(step.peer.name, step.round, 1.0, queue=step.queue.name, series=step.series) for step in steps]
+    assert find_missing(steps, runs) == []
+    lost = {(Series.NOISE, "llm-chat", 2), (Series.MAIN, "bulkinfer", 1)}
+    kept = [run for run in runs if (run.series, run.peer, run.round) not in lost]
+    assert [(step.series, step.peer.name, step.round) for step in find_missing(steps, kept)] == [
+        (Series.NOISE, "llm-chat", 2),
+        (Series.NOISE, "llm-chat", 3),
+        (Series.MAIN, "llm-chat", 1),
+        (Series.MAIN, "bulkinfer", 1),
+    ]
 
 
 def test_answers_that_differ_are_counted() -> None:
@@ -255,9 +282,9 @@ def test_a_suite_measures_in_turns_and_resumes_what_is_missing(
     Results(tmp_path).drop({(Series.MAIN, "tail", "bulkinfer")})
     assert run_suite(tmp_path, monkeypatch, "--resume") == 0
     again = Results(tmp_path).load()
-    assert [run for run in again if (run.queue, run.peer) != ("tail", "bulkinfer")] == [
-        run for run in runs if (run.queue, run.peer) != ("tail", "bulkinfer")
-    ]
+    kept = [run for run in runs if run.queue != "tail"]
+    assert [run for run in again if run.queue != "tail"] == kept
+    assert not [run for run in again if run.queue == "tail" and run in runs]  # the whole turn was made again
     assert len(again) == len(runs)
     assert len({run.suite for run in again}) == 1
     assert (tmp_path / "performance.png").exists()
@@ -277,6 +304,33 @@ def test_the_table_shows_medians_and_ranges() -> None:
     assert {text.count("|") for text in (head, line, *rows)} == {11}
     assert "| tiny | LLM.chat | 20.0 (15.0-25.0) | 1.38 (1.25-1.50) | 10.0 (7.5-12.5) |" in table
     assert format_spread(None, 1) == "-"
+
+
+def test_rows_with_fewer_runs_than_planned_are_marked() -> None:
+    planned = {("tiny", "bulkinfer"): 2, ("tiny", "run-batch"): 3, ("tail", "bulkinfer"): 1}
+    rows = summarise(RUNS, "bulkinfer", planned)
+    table = render_rows(rows, {}).splitlines()
+    assert [line.split("|")[-2].strip() for line in table[2:]] == ["2", "2", "1 of 3"]
+    gaps = find_gaps(rows, planned)
+    assert gaps == {("tiny", "run-batch"): 2, ("tail", "bulkinfer"): 1}
+    assert render_gaps(gaps, {}, 1) == "Runs that are missing: tiny, run-batch: 2; tail, bulkinfer: 1."
+    assert render_gaps({}, {}, 1) == ""
+    assert "2 occasions" in render_gaps({}, {}, 2)
+
+
+def test_a_page_does_not_lose_the_queues_that_were_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "performance.md"
+    page.write_text("<!-- figures: begin -->\nold\n<!-- figures: end -->\n")
+    monkeypatch.setattr(suite, "PAGE", page)
+    for run in RUNS:
+        Results(tmp_path).add(run, [])
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--report-only", "--only", "tiny", "--results", str(tmp_path)])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    assert suite.main() == 1
+    assert "no runs of classification, equal" in capsys.readouterr().out
+    assert "\nold\n" in page.read_text()
 
 
 def test_goals_are_told_for_what_was_run() -> None:
