@@ -1,16 +1,16 @@
 """The benchmarks' own parts: queues are what they say, figures are right, nothing is left behind. Nothing is timed."""
 
 import json
-import random
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as suite
-from benchmarks.drive import drive, make_requests
+from benchmarks.drive import Driven, drive, make_request, make_requests
 from benchmarks.figures import Spread, find_gaps, measure_noise, share_different, summarise
 from benchmarks.machine import describe_machine
 from benchmarks.measure import WrongAnswers, check_answers, find_missing, plan_noise, plan_queue
@@ -18,7 +18,17 @@ from benchmarks.peers.base import Answer, Command, Report, RunFailed
 from benchmarks.peers.catalogue import PEERS, find_peer
 from benchmarks.queues import Queue, create_queue, queue_names, write_queue
 from benchmarks.results import Results, Run, Series
-from benchmarks.simulated_order import make_sized, measure, simulated_spec
+from benchmarks.simulated_order import (
+    CONSTANT,
+    ORDERS,
+    PROPORTIONAL,
+    WINDOWS,
+    StepCost,
+    find_makespan,
+    make_lengths,
+    measure,
+    render_lines,
+)
 from benchmarks.steps import VARIANTS, Reading, Variant, keep_readings, load_readings, render_steps
 from benchmarks.table import format_spread, render_gaps, render_goals, render_rows, write_between
 from benchmarks.watch import run_watched
@@ -27,7 +37,7 @@ from bulkinfer.job import load_job
 from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import Document, Message, Origin
 from tests.conftest import ROOT
-from tests.engine_support import is_alive, wait_until
+from tests.engine_support import is_alive, simulated_spec, wait_until
 
 
 @pytest.mark.parametrize("name", queue_names())
@@ -375,18 +385,59 @@ def test_the_machine_is_named() -> None:
     assert "duckdb" in describe_machine()
 
 
-def test_the_simulated_engine_answers_as_long_as_it_is_told() -> None:
-    sized = make_sized(random.Random(1), 200)
-    driven = drive(simulated_spec(8), [one.request for one in sized], 16)
-    assert driven.num_documents == 200
-    assert driven.output_tokens == sum(one.output_tokens for one in sized)
+STEP_S = 0.02
 
 
-def test_known_lengths_beat_the_file_and_nothing_beats_the_bound() -> None:
-    lines = {line.order: line for line in measure(500, (32,))}
-    makespans = {order: line.driven.makespan_s for order, line in lines.items()}
-    assert makespans["longest answer first, known"] < makespans["file, the longest answers last"]
-    assert all(line.driven.makespan_s >= line.bound_s * 0.999 for line in lines.values())
+def drive_lengths(lengths: Sequence[int], num_slots: int) -> Driven:
+    """Through the simulated engine, which answers with 1 + (the first four bytes of the hash) % max_tokens tokens."""
+    spec = simulated_spec(
+        max_concurrency=num_slots,
+        max_tokens=1024,
+        max_context_tokens=4096,
+        clock="virtual",
+        seconds_per_prompt_token=0,
+        seconds_per_output_token=STEP_S,
+    )
+    requests = []
+    for number, output_tokens in enumerate(lengths):
+        request = make_request(str(number), (Message("user", "x"),))
+        requests.append(
+            replace(request, document_hash=(output_tokens - 1).to_bytes(4, "big") + request.document_hash[4:])
+        )
+    return drive(spec, requests, 2 * num_slots)
+
+
+@pytest.fixture(scope="module")
+def driven() -> Driven:
+    """A small queue through the simulated engine."""
+    return drive_lengths([one.output_tokens for one in make_lengths(60, 0.0, 1)], 8)
+
+
+def test_the_simulation_takes_as_long_as_the_simulated_engine() -> None:
+    queue = make_lengths(400, 0.5, 1)
+    found = drive_lengths([one.output_tokens for one in queue], 16)
+    assert found.num_documents == 400
+    assert found.output_tokens == sum(one.output_tokens for one in queue)
+    assert found.makespan_s == pytest.approx(find_makespan(queue, StepCost("", STEP_S, 0.0), 16), rel=1e-6)
+
+
+def test_only_lengths_that_nobody_knows_beat_the_longest_prompt_first() -> None:
+    few = WINDOWS[0]
+    independent, correlated = measure(CONSTANT, 0.0, few).ratios, measure(CONSTANT, 0.9, few).ratios
+    assert independent["predicted from the prompt"] == correlated["predicted from the prompt"] == 1.0
+    assert independent["answers known"] < independent["answers guessed"] < 0.9
+    assert correlated["shuffled"] > 1.2
+
+
+def test_where_a_step_costs_by_its_sequences_no_order_matters() -> None:
+    line = measure(PROPORTIONAL, 0.5, WINDOWS[0])
+    assert line.ratios == pytest.approx(dict.fromkeys(ORDERS, 1.0))
+    assert render_lines([line]).splitlines()[2].startswith("| by sequences | 0.5 | 8 | 1.000 |")
+
+
+def test_the_page_shows_what_the_simulation_gives() -> None:
+    row = render_lines([measure(CONSTANT, 0.9, WINDOWS[0])]).splitlines()[2]
+    assert row in (ROOT / "docs" / "performance.md").read_text(encoding="utf-8").splitlines()
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
@@ -407,8 +458,7 @@ def test_equal_documents_are_asked_once_or_each_time() -> None:
     assert len(hashes) == len(queue.entries)
 
 
-def test_steps_are_compared_with_all_of_them() -> None:
-    driven = drive(simulated_spec(8), [one.request for one in make_sized(random.Random(1), 60)], 16)
+def test_steps_are_compared_with_all_of_them(driven: Driven) -> None:
     slower = replace(driven, makespan_s=2 * driven.makespan_s)
     names = [variant.name for variant in VARIANTS]
     table = render_steps([Reading("tail", names[0], 0, driven), Reading("tail", "file order", 0, slower)])
@@ -416,8 +466,7 @@ def test_steps_are_compared_with_all_of_them() -> None:
     assert "| 2.00 |" in table.splitlines()[3]
 
 
-def test_readings_of_one_queue_are_renewed_and_others_kept(tmp_path: Path) -> None:
-    driven = drive(simulated_spec(8), [one.request for one in make_sized(random.Random(1), 60)], 16)
+def test_readings_of_one_queue_are_renewed_and_others_kept(tmp_path: Path, driven: Driven) -> None:
     path = tmp_path / "folder" / "steps.json"
     tail, small, new = (Reading(name, "all steps", 0, driven) for name in ("tail", "groups, small KV cache", "tail"))
     keep_readings(path, "tail", [tail, tail])
