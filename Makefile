@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak fuzz scale bench bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,9 @@ fuzz: $(READY) ## Throw new random job files, rows and command lines at it, FUZZ
 
 bench: setup $(VENV)/.bench-ready ## Measure bulkinfer beside its peers, half an hour; write docs/performance.md; BENCH=, say, '--resume'
 	$(BIN)/python -m benchmarks $(BENCH)
+
+bench-start: setup ## From the start of a process to the first answer on disk, five times, one minute; BENCH=--simulated: without vLLM
+	$(BIN)/python -m benchmarks.start $(BENCH)
 
 bench-quick: setup $(VENV)/.bench-ready ## The same with few documents and two peers, four minutes; writes no page
 	$(BIN)/python -m benchmarks --quick $(BENCH)

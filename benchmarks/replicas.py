@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
+from benchmarks.fake_model import write_fake_model
 from bulkinfer.events import Event
 from bulkinfer.job import load_job
 from bulkinfer.outcome import decide_outcome
@@ -63,11 +64,7 @@ def write_documents(path: Path, count: int, num_chars: int) -> None:
 
 def write_job(folder: Path, name: str, num_replicas: int, **costs: float) -> Path:
     """A job over the folder's documents."""
-    model = folder / "model"
-    if not model.exists():
-        model.mkdir()
-        (model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
-        (model / "model.safetensors").write_bytes(b"0")
+    write_fake_model(folder / "model")
     spec = {
         "name": "replicas",
         "input": {"path": "in.parquet", "id": "id"},

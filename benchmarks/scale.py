@@ -3,13 +3,14 @@
     python -m benchmarks.scale --documents 10000000 --to out/scale
 
 Three runs over the same Parquet file, each a process of its own: `fresh` from nothing, where one document in a thousand
-fails for a reason that may pass; `resume`, which asks those again; `nothing`, with nothing left to do. Writes
-scale.json and scale.png and prints a table.
+fails for a reason that may pass; `resume`, which asks those again; `nothing`, with nothing left to do. `bulkinfer plan`
+is measured before the first and after the last. Writes scale.json and scale.png and prints two tables.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,13 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import matplotlib as mpl
 import yaml
 
+from benchmarks.fake_model import write_fake_model
 from benchmarks.make_documents import RARE, make_tables, write_documents
-
-mpl.use("agg")
-from matplotlib import pyplot as plt
 
 SAMPLE_EVERY_S = 0.5
 MB = 1_000_000
@@ -91,12 +89,34 @@ HEAD = [
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One `bulkinfer plan`, from the start of its process to its end."""
+
+    phase: str
+    wall_s: float
+    documents: Mapping[str, int]
+    reading_s: float
+    peak_memory_bytes: int
+
+    def row(self) -> list[str]:
+        """A line of the table."""
+        return [
+            self.phase,
+            f"{self.documents['read']:,}",
+            f"{self.documents['to_do']:,}",
+            f"{self.wall_s:.1f}",
+            f"{self.reading_s:.1f}",
+            f"{self.peak_memory_bytes / MB:,.0f}",
+        ]
+
+
+PLAN_HEAD = ["plan", "rows", "to do", "wall s", "reading s", "peak MB"]
+
+
 def write_job(folder: Path, documents: Path) -> Path:
     """A job over the documents on the simulated engine, which answers at once."""
-    model = folder / "model"
-    model.mkdir(parents=True, exist_ok=True)
-    (model / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}')
-    (model / "model.safetensors").write_bytes(b"0")
+    write_fake_model(folder / "model")
     job = {
         "name": "scale",
         "input": {"path": str(documents.resolve()), "id": "id"},
@@ -141,8 +161,25 @@ def measure(phase: str, job: Path, *arguments: str) -> Measured:
     return Measured(phase, wall_s, summary, first_s, commits, samples)
 
 
+def measure_plan(phase: str, job: Path, *arguments: str) -> Plan:
+    """`bulkinfer plan` in a process of its own."""
+    command = [sys.executable, "-m", "bulkinfer", "plan", str(job), "--json", *arguments]
+    began_s = time.monotonic()
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    wall_s = time.monotonic() - began_s
+    if found.returncode:
+        sys.exit(f"plan {phase}: exit code {found.returncode}\n{found.stdout}{found.stderr}")
+    told = json.loads(found.stdout)
+    return Plan(phase, wall_s, told["documents"], told["seconds"]["reading"], told["peak_memory_bytes"])
+
+
 def plot(measured: Sequence[Measured], path: Path) -> None:
     """Memory, commit times and file sizes over time, one column for each run."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+
     figure, axes = plt.subplots(3, len(measured), figsize=(5 * len(measured), 9), squeeze=False)
     for column, run in enumerate(measured):
         times = [sample.elapsed_s for sample in run.samples[:-1]]
@@ -159,11 +196,20 @@ def plot(measured: Sequence[Measured], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-def print_table(measured: Sequence[Measured]) -> None:
-    """A Markdown table."""
-    lines = [HEAD, ["---"] * len(HEAD), *(run.row() for run in measured)]
-    for line in lines:
+def print_table(lines: Sequence[Sequence[str]]) -> None:
+    """A Markdown table, its head first."""
+    head, *rows = lines
+    for line in (head, ["---"] * len(head), *rows):
         print("| " + " | ".join(line) + " |")
+
+
+def remove_database(database: Path) -> None:
+    """With all that lies beside it; the folder of what did not fit into memory is one."""
+    for old in database.parent.glob(f"{database.name}*"):
+        if old.is_dir():
+            shutil.rmtree(old)
+        else:
+            old.unlink()
 
 
 def _look(pid: int, database: Path, elapsed_s: float) -> Sample:
@@ -206,25 +252,35 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--input", type=Path, help="a file that make_documents.py wrote, instead of a new one")
     parser.add_argument("--to", type=Path, default=Path("out/scale"))
+    parser.add_argument("--no-picture", action="store_true", help="needs no matplotlib")
     given = parser.parse_args()
     given.to.mkdir(parents=True, exist_ok=True)
     documents = given.input or given.to / f"documents-{given.documents}.parquet"
     if not documents.exists():
         write_documents(make_tables(given.documents, seed=1, equal_share=0.0), documents)
         time.sleep(3)  # a file that is being written when a run begins is not known by its times alone
-    for old in given.to.glob("scale.duckdb*"):
-        old.unlink()
+    remove_database(given.to / "scale.duckdb")
     job = write_job(given.to, documents)
+    plans = [measure_plan("before", job)]
     no_faults = ("--set", "engine.simulated.faults=[]")
     measured = [
         measure("fresh", job),
         measure("resume", job, *no_faults),
         measure("nothing", job, *no_faults),
     ]
-    about = {"documents": given.documents, "cores": os.cpu_count(), "runs": [asdict(run) for run in measured]}
+    plans.append(measure_plan("after", job, *no_faults))
+    about = {
+        "documents": given.documents,
+        "cores": os.cpu_count(),
+        "runs": [asdict(run) for run in measured],
+        "plans": [asdict(plan) for plan in plans],
+    }
     (given.to / "scale.json").write_text(json.dumps(about), encoding="utf-8")
-    plot(measured, given.to / "scale.png")
-    print_table(measured)
+    if not given.no_picture:
+        plot(measured, given.to / "scale.png")
+    print_table([HEAD, *(run.row() for run in measured)])
+    print()
+    print_table([PLAN_HEAD, *(plan.row() for plan in plans)])
 
 
 if __name__ == "__main__":

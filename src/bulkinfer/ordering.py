@@ -40,6 +40,18 @@ def order_requests(requests: Sequence[Request]) -> list[Request]:
     return ordered
 
 
+def count_shared_chars(one: str, other: str) -> int:
+    """How long the common beginning of two texts is. By halving: comparing slices is faster than single characters."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 @dataclass(frozen=True, slots=True)
 class _Group:
     """Requests that share a beginning."""
@@ -77,7 +89,7 @@ def _split(texts: Sequence[str], requests: Sequence[Request], first: int, end: i
     longest = max((request.num_chars for request in requests[first:end]), default=0)
     if end - first < 2 or depth == _MAX_DEPTH:
         return _Group(list(requests[first:end]), [], longest)
-    shared = _count_shared_chars(texts[first], texts[end - 1])  # sorted: what these two share, all between them do
+    shared = count_shared_chars(texts[first], texts[end - 1])  # sorted: what these two share, all between them do
     own: list[Request] = []
     groups: list[_Group] = []
     for start, stop in _find_runs(texts, first, end, shared):
@@ -96,15 +108,3 @@ def _find_runs(texts: Sequence[str], first: int, end: int, shared: int) -> Itera
         if place == end or len(texts[start]) < until or texts[place][shared:until] != texts[start][shared:until]:
             yield start, place
             start = place
-
-
-def _count_shared_chars(one: str, other: str) -> int:
-    """How long the common beginning of two texts is."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from bulkinfer.ordering import count_shared_chars
+
 _NUM_BUCKETS = 10
 """About: widths are 1, 2 or 5 times a power of ten."""
 
@@ -95,18 +97,6 @@ def shared_share(texts: Iterable[str]) -> float:
     before = ""
     for text in sorted(texts):
         num_chars += len(text)
-        num_shared += _common_length(before, text)
+        num_shared += count_shared_chars(before, text)
         before = text
     return num_shared / num_chars if num_chars else 0.0
-
-
-def _common_length(a: str, b: str) -> int:
-    """By halving: comparing slices is faster than comparing characters one by one."""
-    low, high = 0, min(len(a), len(b))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
