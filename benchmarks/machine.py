@@ -16,7 +16,7 @@ def describe_machine() -> str:
     cores = len(os.sched_getaffinity(0))
     versions = ", ".join(f"{name} {version}" for name in PACKAGES if (version := find_version(name)))
     return (
-        f"{read_cpu_model()}, {cores} cores, {gib:.0f} GiB memory, Linux {platform.release()}, "
+        f"{read_cpu_model()}, {cores} cores, {gib:.0f} GiB memory, {platform.system()}, "
         f"Python {platform.python_version()}, {versions}; model SmolLM2-135M-Instruct in bfloat16."
     )
 
