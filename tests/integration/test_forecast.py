@@ -1,10 +1,12 @@
 """`plan` before, between and after runs: it says what `run` then finds, and leaves nothing behind."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +14,10 @@ import pytest
 from bulkinfer.errors import InputError, StoreError
 from bulkinfer.events import Counting, Event, Reading, Warned
 from bulkinfer.job import load_job
+from bulkinfer.records import SourceFile
 from bulkinfer.runner import RunOptions, forecast_run, plan_run, survey
+from bulkinfer.sources import open_source
+from bulkinfer.store import listed, runs
 from tests.conftest import JobFolder, make_documents
 
 LIMITS = {"max_context_tokens": 120, "max_failures": "90%"}
@@ -97,6 +102,86 @@ def test_what_is_answered_is_not_to_do(mixed: JobFolder) -> None:
     assert last["expected_failures"] == {}
     assert (last["time"]["basis"], last["time"]["seconds"]) == ("nothing_to_do", 0.0)
     assert last["exceeds_max_failures"] is False
+
+
+@pytest.fixture
+def files(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> JobFolder:
+    """Three files that a run has read and answered, but for one unreadable row in the second; and what is opened."""
+    for number in range(3):
+        rows = [{"id": f"{number}", "body": f"{number} text {row % 40}"} for row in range(50)]
+        rows += [{"id": "long", "body": "x" * 600}, {"id": "empty", "body": " "}]
+        path = folder.path / f"{number}.jsonl"
+        path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows) + (b"[1]\n" if number == 1 else b""))
+        old_ns = path.stat().st_mtime_ns - 10**12
+        os.utime(path, ns=(old_ns, old_ns))
+    folder.input.unlink(missing_ok=True)
+    folder.spec["input"] = {"path": "*.jsonl", "id": "id"}
+    folder.write_job(limits=LIMITS)
+    monkeypatch.setattr(runs, "is_settled", lambda *_: True)
+    monkeypatch.setattr(listed, "is_settled", lambda *_: True)
+    summary_of(folder)
+    return folder
+
+
+def note_opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read from now on."""
+    opened: list[str] = []
+
+    def note(file: SourceFile, *arguments: Any) -> Any:  # noqa: ANN401 - passed through
+        opened.append(file.name)
+        return open_source(file, *arguments)
+
+    monkeypatch.setattr(survey, "open_source", note)
+    return opened
+
+
+def drop_seconds(found: dict[str, Any]) -> dict[str, Any]:
+    """What does not depend on the machine."""
+    return {key: value for key, value in found.items() if key not in {"seconds", "peak_memory_bytes"}}
+
+
+def test_a_file_that_is_done_is_not_read_and_counts_the_same(files: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = note_opened(monkeypatch)
+    found = forecast(files)
+    assert opened == ["1.jsonl"]
+    assert found["documents"]["read"] == 157
+    assert found["documents"]["answered"] == 120
+    assert found["documents"]["to_do"] == 0
+    assert found["unreadable"]["rows"] == 1
+    monkeypatch.setattr(listed, "is_settled", lambda *_: False)
+    opened.clear()
+    assert drop_seconds(forecast(files)) == drop_seconds(found)
+    assert opened == ["0.jsonl", "1.jsonl", "2.jsonl"]
+
+
+def test_a_file_that_changed_or_has_something_to_do_is_read(files: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (files.path / "0.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"id": "n", "body": "new"}\n')
+    with duckdb.connect(files.database) as connection:
+        connection.execute(
+            """delete from results where document_hash =
+                (select document_hash from documents where source = '2.jsonl' order by row limit 1)"""
+        )
+    opened = note_opened(monkeypatch)
+    assert forecast(files)["documents"]["to_do"] == 2
+    assert opened == ["0.jsonl", "1.jsonl", "2.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "end", ["delete from scan_ends", "update scan_ends set last_row = last_row + 1", "drop table scan_ends"]
+)
+def test_no_file_is_done_for_another_prompt_or_before_its_scan_has_ended(
+    files: JobFolder, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    with duckdb.connect(files.database) as connection:
+        connection.execute(end)
+    opened = note_opened(monkeypatch)
+    assert forecast(files)["documents"]["to_do"] == 0
+    assert len(opened) == 3
+    opened.clear()
+    files.write_job(limits=LIMITS, prompt={"user": "Sum up: {{ body }}"})
+    assert forecast(files)["documents"]["already_done"] == 0
+    assert len(opened) == 3
 
 
 def test_a_changed_prompt_is_all_to_do_again(mixed: JobFolder) -> None:

@@ -17,14 +17,14 @@ from bulkinfer.engines.token_counter import TokenCounter
 from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
 from bulkinfer.prompt import DocumentFault
-from bulkinfer.records import Document, FailureCode, JsonValue, Message
+from bulkinfer.records import Document, FailureCode, JsonValue, Message, SourceFile
 from bulkinfer.runner.context import Context, find_context
 from bulkinfer.runner.estimate import Estimate, Work, estimate_work
 from bulkinfer.runner.ledger import peak_memory_bytes
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.spread import Spread, shared_share
 from bulkinfer.runner.survey import Survey, survey_input
-from bulkinfer.store import KindCount, Reader, RemoteReader, RowKind, open_reader_if_any, open_tally
+from bulkinfer.store import KindCount, Reader, RemoteReader, RowKind, find_listed, open_reader_if_any, open_tally
 
 _BLOCK_PROMPTS = 256
 _NO_LIMIT = 2**62
@@ -43,10 +43,13 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
     context = find_context(plan.engine_spec)
     room = None if context.tokens is None else context.tokens - plan.job.spec.sampling.max_tokens
     with _open_if_there(plan) as reader, open_tally() as tally:
+        listed: frozenset[SourceFile] = frozenset()
         if reader is not None:
             tally.add_outcomes(reader, plan.task_fingerprint)
+            by_scan = find_listed(reader, plan.job.spec.name, plan.files, plan.layout)
+            listed = frozenset(by_scan[scan] for scan in tally.add_listed(reader, list(by_scan)))
         safe_bytes = _NO_LIMIT if room is None else counter.find_safe_bytes(room)
-        survey = survey_input(plan, tally, safe_bytes, emit)
+        survey = survey_input(plan, tally, safe_bytes, emit, listed)
         prompts = _Prompts(plan, counter, room, emit)
         prompts.measure(survey)
         num_rows = tally.count_rows(prompts.failing)

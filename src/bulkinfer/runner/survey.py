@@ -7,7 +7,7 @@ import gc
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -47,12 +47,24 @@ class Survey:
     seconds: float
 
 
-def survey_input(plan: RunPlan, tally: Tally, safe_bytes: int | None, emit: EventSink) -> Survey:
-    """Read everything. Raises InputError as sources do, and for an input without a row."""
+def survey_input(
+    plan: RunPlan,
+    tally: Tally,
+    safe_bytes: int | None,
+    emit: EventSink,
+    listed: Collection[SourceFile] = frozenset(),
+) -> Survey:
+    """Read everything but the files that are `listed`, whose rows the tally has.
+
+    Raises InputError as sources do, and for an input without a row.
+    """
     start_s = time.monotonic()
     reading = _Reading(plan, tally, _find_safe_fields_bytes(plan, safe_bytes), emit)
     with _no_garbage_collection():
         for file in plan.files:
+            if file in listed:
+                reading.bytes_before += file.size_bytes
+                continue
             reading.read(file)
             gc.collect(0)  # what opening a file may have left; a few milliseconds
     reading.flush()

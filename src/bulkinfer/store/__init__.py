@@ -2,6 +2,7 @@
 
 from bulkinfer.store.export import export_answers
 from bulkinfer.store.history import PastRun, read_answer_lengths, read_past_runs
+from bulkinfer.store.listed import find_listed
 from bulkinfer.store.lock import Holder, read_holder
 from bulkinfer.store.lookups import DocumentCounts
 from bulkinfer.store.paths import engine_log_path, has_remains, is_database
@@ -36,6 +37,7 @@ __all__ = [
     "TaskRecord",
     "engine_log_path",
     "export_answers",
+    "find_listed",
     "has_remains",
     "is_database",
     "open_reader",

@@ -121,7 +121,7 @@ def _find_scans(
         {"name": run.name},
     )
     newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
-    found = [newest.get(_identify(file, layout)) for file in files]
+    found = [newest.get(identify_file(file, layout)) for file in files]
     known = _count_known_rows(connection, [scan_id for scan_id, _ in filter(None, found)])
     complete = _find_complete(connection)
     scans = [
@@ -132,7 +132,7 @@ def _find_scans(
             file,
             known.get(old[0], 0),
             is_complete=old[0] in complete,
-            is_settled=_is_settled(file, old[1]),
+            is_settled=is_settled(file, old[1]),
         )
         for file, old in zip(files, found, strict=True)
     ]
@@ -140,13 +140,14 @@ def _find_scans(
     return scans
 
 
-def _is_settled(file: SourceFile, began_ns: int) -> bool:
+def is_settled(file: SourceFile, began_ns: int) -> bool:
     """Whether a change after the beginning of the scan would show in the file's times."""
     is_coarse = file.mtime_ns % 1_000_000_000 == 0
     return max(file.mtime_ns, file.ctime_ns) + (COARSE_TICK_NS if is_coarse else TICK_NS) < began_ns
 
 
-def _identify(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
+def identify_file(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
+    """What is the same as long as a file is as a scan of it with this layout saw it."""
     return (file.name, layout, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
 
 

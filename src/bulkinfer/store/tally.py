@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 
 from bulkinfer.errors import StoreError
+from bulkinfer.records import FailureCode, JsonValue
 from bulkinfer.store.arrow import hashes_table, read_hashes
 from bulkinfer.store.database import connect_scratch
 from bulkinfer.store.reports import Reports
@@ -24,8 +25,20 @@ _HASH_BYTES = 16
 _ROWS_PER_PART = 2_000_000
 """Counted at a time: hashes are uniform, so a share of them is a share of the memory."""
 _READ_ROWS = 100_000
-_RESULTS = "select document_hash from results where task_fingerprint = $task::uuid"
-_FINAL_FAILURES = "select document_hash from failures where task_fingerprint = $task::uuid and not retryable"
+_RESULTS = "select document_hash, '' as code from results where task_fingerprint = $task::uuid"
+_FINAL_FAILURES = "select document_hash, code from failures where task_fingerprint = $task::uuid and not retryable"
+
+_LISTED = """
+    select s.scan, d.document_hash from document_rows d join (
+        select unnest($scans::uuid[]) as scan_id, generate_subscripts($scans::uuid[], 1)::integer as scan
+    ) s using (scan_id)
+"""
+_COUNT_DONE_SCANS = """
+    select scan, count(*) from listed left join (
+        select document_hash, bool_or(is_unreadable) as is_unreadable from done group by document_hash
+    ) using (document_hash)
+    group by scan having bool_and(is_unreadable is not null and not is_unreadable)
+"""
 
 
 class RowKind(IntEnum):
@@ -64,14 +77,17 @@ class Tally:
         self._num_rows = 0
         self._num_done = 0
         connection.execute("create table input(document_hash uuid not null, kind utinyint not null)")
-        connection.execute("create table done(document_hash uuid not null, is_answered boolean not null)")
+        connection.execute(
+            "create table done(document_hash uuid not null, is_answered boolean not null, is_unreadable boolean)"
+        )
 
     def add_outcomes(self, reader: Reports, task: UUID) -> None:
         """Take what the job's database has for a task. Raises as the reader does."""
         for statement, is_answered in ((_RESULTS, "true"), (_FINAL_FAILURES, "false")):
             for lines in reader.iter_arrow(statement, {"task": str(task)}, _READ_ROWS):
                 self._num_done += lines.num_rows
-                self._insert(f"insert into done select document_hash, {is_answered} from pending", lines)
+                values = f"document_hash, {is_answered}, code = '{FailureCode.UNREADABLE_ROW}'"
+                self._insert(f"insert into done select {values} from pending", lines)
 
     def add_rows(self, document_hashes: bytes, kinds: bytes) -> None:
         """Take input rows: 16 bytes and a `RowKind` for each."""
@@ -85,6 +101,32 @@ class Tally:
             "kind": pa.UInt8Array.from_buffers(pa.uint8(), num_rows, [None, pa.py_buffer(kinds)]),
         }
         self._insert("insert into input select document_hash, kind from pending", pa.table(table))
+
+    def add_listed(self, reader: Reports, scans: Sequence[UUID]) -> frozenset[UUID]:
+        """Take the rows of those scans that need no look at their file, from the job's database; returns these scans.
+
+        None of their rows is to do, and none is unreadable: what is wrong with such a row is told from the file. The
+        kind of a row that is done does not matter. Call it after `add_outcomes`.
+        """
+        if not scans or self._num_done == 0:
+            return frozenset()
+        self._connection.execute("create table listed(scan integer not null, document_hash uuid not null)")
+        parameters: dict[str, JsonValue] = {"scans": [str(scan) for scan in scans]}
+        for lines in reader.iter_arrow(_LISTED, parameters, _READ_ROWS):
+            self._insert("insert into listed select scan, document_hash from pending", lines)
+        with _explained():
+            whole = self._connection.execute(_COUNT_DONE_SCANS).fetchall()
+            self._connection.execute(
+                "create table whole as select unnest($scans::integer[]) as scan", {"scans": [scan for scan, _ in whole]}
+            )
+            kind = RowKind.SHORT.value
+            self._connection.execute(
+                f"insert into input select document_hash, {kind} from listed semi join whole using (scan)"
+            ).fetchall()
+            self._connection.execute("drop table listed")
+            self._connection.execute("drop table whole")
+        self._num_rows += sum(num_rows for _, num_rows in whole)
+        return frozenset(scans[scan - 1] for scan, _ in whole)
 
     def find_done(self, document_hashes: Sequence[bytes]) -> frozenset[bytes]:
         """Those that have an outcome."""
