@@ -11,10 +11,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
 
+from bulkinfer.records import SourceFile
+from bulkinfer.runner import survey
+from bulkinfer.sources import open_source
 from bulkinfer.store import read_holder
 from tests.cli_support import call
 from tests.conftest import JobFolder, make_documents
@@ -167,6 +171,35 @@ def test_a_live_run_is_asked(folder: JobFolder) -> None:
     with duckdb.connect(folder.database, read_only=True) as connection:
         [(num_results,)] = connection.execute("select count(*) from results").fetchall()
     assert documents["answered"] <= num_results
+
+
+def test_a_live_run_is_asked_for_the_rows_of_files_that_are_done(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.input.write_text('{"id": "1", "body": "done"}\n', encoding="utf-8")
+    folder.spec["input"] = {"path": "*.jsonl", "id": "id"}
+    costs = {"clock": "real", "seconds_per_output_token": 0.03, "seconds_per_prompt_token": 0, "output_tokens": 16}
+    folder.write_job(engine={"simulated": costs})
+    assert call("run", str(folder.job_path), "--quiet").exit_code == 0
+    new = "".join(json.dumps(document) + "\n" for document in make_documents(2_000))
+    (folder.path / "new.jsonl").write_text(new, encoding="utf-8")
+    opened: list[str] = []
+
+    def note_and_open(file: SourceFile, *more: Any) -> Any:  # noqa: ANN401 - passed through
+        opened.append(file.name)
+        return open_source(file, *more)
+
+    monkeypatch.setattr(survey, "open_source", note_and_open)
+    run = start("run", folder.job_path, "--quiet")
+    try:
+        wait_until(lambda: count_answered(folder) > 1, "the first commit")
+        assert read_holder(folder.database) is not None
+        found = call("plan", str(folder.job_path), "--json")
+    finally:
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=LIMIT_S)
+    assert json.loads(found.stdout)["documents"]["read"] == 2_001
+    assert opened == ["new.jsonl"]
 
 
 def count_answered(folder: JobFolder) -> int:
