@@ -43,11 +43,8 @@ def test_the_simulated_engine_has_a_limit_of_its_own(tmp_path: Path) -> None:
 
 
 def test_of_a_hub_id_what_was_downloaded_before_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = pytest.importorskip("transformers.utils.hub")
+    pytest.importorskip("huggingface_hub")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    for name in ("TRANSFORMERS_CACHE", "PYTORCH_TRANSFORMERS_CACHE"):
-        if hasattr(hub, name):
-            monkeypatch.setattr(hub, name, str(tmp_path))
     assert find_context(AUTO) == UNKNOWN
     folder = tmp_path / "models--nobody--nothing"
     (folder / "refs").mkdir(parents=True)

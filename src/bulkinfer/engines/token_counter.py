@@ -9,6 +9,7 @@ from typing import Protocol
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.simulated import estimate_prompt_tokens
+from bulkinfer.engines.vllm_reading import find_cached_folder
 from bulkinfer.records import Message
 
 _SIMULATED_CHARS_PER_TOKEN = 4
@@ -93,7 +94,7 @@ def find_config(spec: EngineSpec) -> Path | None:
     if Path(spec.model).is_dir():
         return Path(spec.model) / "config.json"
     try:
-        from bulkinfer.engines.tokenizer import find_cached_config  # noqa: PLC0415 - it takes seconds
-    except ImportError:
+        folder = find_cached_folder(spec.model, spec.revision)
+    except ImportError:  # there is no hub without its client
         return None
-    return find_cached_config(spec.model, spec.revision)
+    return None if folder is None else folder / "config.json"

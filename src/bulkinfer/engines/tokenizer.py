@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 from transformers import AutoTokenizer
-from transformers.utils import cached_file, logging
+from transformers.utils import logging
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.records import Message
@@ -88,12 +88,3 @@ def _load(spec: EngineSpec) -> Any:  # noqa: ANN401 - the library is untyped her
         raise TokenizerMissing(
             f"no tokenizer of {source} is on this machine ({type(error).__name__}){advice}"
         ) from None
-
-
-def find_cached_config(model: str, revision: str | None) -> Path | None:
-    """Where the config.json of a hub id lies that was downloaded before; None if it was not."""
-    try:
-        found = cached_file(model, "config.json", revision=revision, local_files_only=True)
-    except (OSError, ValueError):  # not there, or no name that a hub could have
-        return None
-    return None if found is None else Path(found)

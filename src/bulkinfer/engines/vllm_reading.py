@@ -46,7 +46,7 @@ def describe_fault(error: Exception) -> str:
 def read_model_facts(config: Any, model: str, revision: str | None = None) -> ModelFacts:  # noqa: ANN401
     """What vLLM's model configuration says; what a model of an unusual shape does not say stays None."""
     text = config.hf_text_config
-    folder = Path(model) if Path(model).is_dir() else _find_cached_folder(model, revision)
+    folder = Path(model) if Path(model).is_dir() else find_cached_folder(model, revision)
     weight_bytes = 0 if folder is None else _read_weight_bytes(folder)
     if getattr(text, "kv_lora_rank", None) is not None:
         # Its cache holds something smaller than keys and values (multi-head latent attention).
@@ -80,7 +80,7 @@ def _read_inner_sizes(text: Any) -> tuple[int, int]:  # noqa: ANN401
     return (num_experts + num_shared) * inner, (int(text.num_experts_per_tok) + num_shared) * inner
 
 
-def _find_cached_folder(model: str, revision: str | None) -> Path | None:
+def find_cached_folder(model: str, revision: str | None) -> Path | None:
     """Where the files of a hub id lie on this machine; None if they do not. Asks nobody."""
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - a second; vLLM has loaded it by then
     from huggingface_hub.errors import HFValidationError  # noqa: PLC0415
