@@ -121,17 +121,18 @@ class ParquetSource:
     ) -> Iterator[Document | UnreadableRow]:
         first = self._num_rows_read + 1
         self._num_rows_read += batch.num_rows
-        numbers: Sequence[int] = wanted.take_to(first, self._num_rows_read)
-        if not numbers:
-            return
+        for numbers in _split(wanted.take_to(first, self._num_rows_read)):
+            # Slices, because Arrow cannot take single rows of every type: not of a string view, nor of a list of them.
+            rows = batch.slice(numbers.start - first, len(numbers))
+            try:
+                yield from self._read_rows(rows, numbers)
+            except _DAMAGE as error:  # an index that points outside the dictionary is found only here
+                self._num_rows_read = first - 1
+                raise self._damaged(row_group, batch.num_rows, type(error).__name__) from error
+
+    def _read_rows(self, batch: pa.RecordBatch, numbers: range) -> Iterator[Document | UnreadableRow]:
         faults: dict[int, str] = {}
-        try:
-            if len(numbers) < batch.num_rows:
-                batch = batch.take(pa.array([number - first for number in numbers]))
-            values = {column.name: _read_column(batch.column(column.name), column, faults) for column in self._columns}
-        except _DAMAGE as error:  # an index that points outside the dictionary is found only here
-            self._num_rows_read = first - 1
-            raise self._damaged(row_group, batch.num_rows, type(error).__name__) from error
+        values = {column.name: _read_column(batch.column(column.name), column, faults) for column in self._columns}
         names = [column.name for column in self._fields]
         id_values = values.get(self._id_field) if self._id_field is not None else None
         rows = zip(*(values[name] for name in names), strict=True) if names else repeat(())
@@ -171,6 +172,15 @@ class _Wanted:
             taken.append(self._next)
             self._next = next(self._numbers, None)
         return taken
+
+
+def _split(numbers: Sequence[int]) -> Iterator[range]:
+    """Ascending numbers as stretches without a gap."""
+    begin = 0
+    for index in range(1, len(numbers) + 1):
+        if index == len(numbers) or numbers[index] != numbers[index - 1] + 1:
+            yield range(numbers[begin], numbers[index - 1] + 1)
+            begin = index
 
 
 @dataclass(frozen=True, slots=True)
