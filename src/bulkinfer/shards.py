@@ -180,7 +180,8 @@ class ShardPlanner:
         source, bytes_read = self._open(scan, bytes_before)
         for row in source.iter_rows():
             yield row, bytes_read
-        yield _Ended(), bytes_read
+        if not scan.is_complete:
+            yield _Ended(), bytes_read
 
     def _iter_known(
         self, scan: Scan, all_known: KnownRows, bytes_before: int

@@ -113,6 +113,7 @@ COMMIT = {
     "before begin": Place(f"{_CONNECTIONS}._transact", When.BEFORE),
     "after begin": Place(f"{_WRITER}:commit_pending", When.BEFORE),
     "part of a commit inserted": Place(f"{_COMMIT}:insert_table", When.AFTER),
+    "end of a file inserted": Place(f"{_COMMIT}:_insert_ends", When.AFTER),
     "commit record written": Place(f"{_WRITER}:commit_pending", When.AFTER),
     "while it commits": Place(f"{_DUCKDB}.commit", When.DURING),
     "committed": Place(f"{_CONNECTIONS}._transact", When.AFTER),

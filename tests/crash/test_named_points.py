@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from bulkinfer.errors import ExitCode
+from bulkinfer.store import Reader
+from bulkinfer.store.runs import TICK_NS
 from tests.conftest import JobFolder
 from tests.crash.evidence import Findings, count_differences
 from tests.crash.points import PLACES, Act, Orders, Point, When
-from tests.crash.trial import LIMIT_S, Trial, write_documents, write_simulated_job
+from tests.crash.trial import BAD_LINES, LIMIT_S, Trial, write_documents, write_simulated_job
 
 NUM_DIFFERENT = 240
+NUM_ROWS = NUM_DIFFERENT + NUM_DIFFERENT // 10 + len(BAD_LINES)
 KILLED = -signal.SIGKILL
 RUNNER, ENGINE, BOTH = Act.KILL_RUNNER, Act.KILL_ENGINE, Act.KILL_BOTH
 
@@ -74,14 +77,14 @@ START_UP = (
     kill("engine ready", act=ENGINE, returncode=ExitCode.OK),
     kill("engine ready", act=BOTH),
 )
-# The first transaction records the run, the second is the first commit. The third call of insert_table ends the first
-# commit's inserts: rows, results, failures.
+# The first transaction records the run, the second is the first commit. Its inserts are rows, results, failures.
 COMMIT = (
     kill("before begin", 3),
     kill("after begin", 2),
     kill("part of a commit inserted", 1),
     kill("part of a commit inserted", 5),
     kill("part of a commit inserted", 6),
+    kill("end of a file inserted"),
     kill("commit record written", 2),
     kill("commit record written", 2, BOTH),
     kill("while it commits", 4),
@@ -185,6 +188,54 @@ def test_killed_again_while_it_resumes_nothing_is_lost(case: Case, tmp_path: Pat
     complete(trial, short_answers, in_process=True)
 
 
+def test_killed_between_two_commits_of_a_file_its_rows_are_known_and_its_end_is_not(
+    tmp_path: Path, short_answers: Job
+) -> None:
+    """Killed again among rows that are known, and again where the end is written but not committed."""
+    trial = make_trial(tmp_path / "killed", short_answers, SLOW_S)
+    known = [0]
+    for case in (kill("acknowledged"), kill("acknowledged"), kill("end of a file inserted")):
+        run_killed(trial, case)
+        num_rows, num_ended = read_scan(trial)
+        known.append(num_rows)
+        assert num_ended == 0
+    assert known == sorted(known)
+    assert 0 < known[1] < known[2] < NUM_ROWS
+    complete(trial, short_answers, in_process=True)
+    assert read_scan(trial) == (NUM_ROWS, 1)
+
+
+def test_killed_among_known_rows_of_a_file_that_was_read_to_its_end_nothing_is_lost(
+    tmp_path: Path, short_answers: Job
+) -> None:
+    trial = make_trial(tmp_path / "killed", short_answers, SLOW_S)
+    ended = at("end of a file inserted", act=Act.TERMINATE)
+    run_killed(trial, Case((ended, at("acknowledged"))), shard_size=1000)
+    for _ in range(2):
+        assert read_scan(trial) == (NUM_ROWS, 1)
+        num_done = len(trial.snapshot.documents)
+        assert 0 < num_done < NUM_DIFFERENT
+        run_killed(trial, kill("acknowledged"))
+        assert num_done < len(trial.snapshot.documents) < NUM_DIFFERENT
+    complete(trial, short_answers, in_process=True)
+    assert read_scan(trial) == (NUM_ROWS, 1)
+
+
+def read_scan(trial: Trial) -> tuple[object, ...]:
+    """Of the only scan: rows, and whether it is at its end. Its file is known by its times."""
+    with Reader.open(trial.folder.database) as reader:
+        ((num_rows, num_ended, age_ns),) = reader.query(
+            """
+            select (select count(*) from document_rows), (select count(*) from scan_ends),
+                epoch_ns(created_at) - greatest(mtime_ns, ctime_ns)
+            from scans
+            """
+        ).rows
+    assert isinstance(age_ns, int)
+    assert age_ns > TICK_NS, "the scan would be read anew"
+    return num_rows, num_ended
+
+
 @by_name(CHECKPOINT)
 def test_killed_around_the_last_checkpoint_nothing_is_lost(case: Case, tmp_path: Path, long_answers: Job) -> None:
     trial = make_trial(tmp_path / "killed", long_answers, 0)
@@ -210,8 +261,8 @@ def test_killed_in_an_automatic_checkpoint_nothing_is_lost(num_changes: int, tmp
     complete(trial, long_answers)
 
 
-def run_killed(trial: Trial, case: Case, *, autocheckpoint: str = "256MB") -> None:
-    killed = trial.start(Orders(case.points, autocheckpoint=autocheckpoint))
+def run_killed(trial: Trial, case: Case, *, autocheckpoint: str = "256MB", shard_size: int = 64) -> None:
+    killed = trial.start(Orders(case.points, autocheckpoint=autocheckpoint, shard_size=shard_size))
     try:
         assert killed.process.wait(LIMIT_S) == case.returncode, killed.read_errors()
         findings, living = trial.check(killed)

@@ -5,7 +5,7 @@ anti-joins keep out whatever is there already.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from uuid import UUID
@@ -75,8 +75,8 @@ def commit_pending(
         {(o.document_hash, o.code, o.attempts): o for o in pending.outcomes if isinstance(o, Failure)}.values()
     )
     insert_table(connection, "insert into document_rows by name from pending", rows_table(pending.rows), {})
-    ends = last_rows_table(pending.ended_scans)
-    insert_table(connection, _INSERT_ENDS, ends, {"now": datetime.now(UTC)})
+    if pending.ended_scans:
+        _insert_ends(connection, pending.ended_scans)
     written = Written(
         num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
         num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
@@ -96,6 +96,10 @@ def commit_pending(
         },
     )
     return written
+
+
+def _insert_ends(connection: duckdb.DuckDBPyConnection, ended_scans: Mapping[UUID, int]) -> None:
+    insert_table(connection, _INSERT_ENDS, last_rows_table(ended_scans), {"now": datetime.now(UTC)})
 
 
 def _first_of_each(outcomes: Iterable[Outcome]) -> list[Result]:

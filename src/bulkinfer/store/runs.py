@@ -122,8 +122,9 @@ def _find_scans(
     )
     newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
     found = [newest.get(identify_file(file, layout)) for file in files]
-    known = _count_known_rows(connection, [scan_id for scan_id, _ in filter(None, found)])
-    complete = _find_complete(connection)
+    scan_ids = [scan_id for scan_id, _ in filter(None, found)]
+    known = _count_known_rows(connection, scan_ids)
+    last_rows = _find_last_rows(connection, scan_ids)
     scans = [
         Scan(uuid4(), file, 0)
         if old is None
@@ -131,7 +132,7 @@ def _find_scans(
             old[0],
             file,
             known.get(old[0], 0),
-            is_complete=old[0] in complete,
+            is_complete=last_rows.get(old[0]) == known.get(old[0], 0),
             is_settled=is_settled(file, old[1]),
         )
         for file, old in zip(files, found, strict=True)
@@ -160,10 +161,13 @@ def _count_known_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[
     return dict(connection.fetchall())
 
 
-def _find_complete(connection: duckdb.DuckDBPyConnection) -> frozenset[UUID]:
-    """The scans that reached the end of their file."""
-    connection.execute("select scan_id from scan_ends")
-    return frozenset(scan_id for (scan_id,) in connection.fetchall())
+def _find_last_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[UUID]) -> dict[UUID, int]:
+    """The last row of the file, of each scan that reached its end: complete are those that have all rows to there."""
+    connection.execute(
+        "select scan_id, last_row from scan_ends where scan_id in (select unnest($scans::uuid[]))",
+        {"scans": list(scan_ids)},
+    )
+    return dict(connection.fetchall())
 
 
 def _insert_scans(connection: duckdb.DuckDBPyConnection, run: RunRecord, scans: Sequence[Scan], layout: str) -> None:
