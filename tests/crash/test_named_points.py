@@ -221,7 +221,7 @@ def test_killed_among_known_rows_of_a_file_that_was_read_to_its_end_nothing_is_l
     assert read_scan(trial) == (NUM_ROWS, 1)
 
 
-def read_scan(trial: Trial) -> tuple[object, ...]:
+def read_scan(trial: Trial) -> tuple[int, int]:
     """Of the only scan: rows, and whether it is at its end. Its file is known by its times."""
     with Reader.open(trial.folder.database) as reader:
         ((num_rows, num_ended, age_ns),) = reader.query(
@@ -231,6 +231,8 @@ def read_scan(trial: Trial) -> tuple[object, ...]:
             from scans
             """
         ).rows
+    assert isinstance(num_rows, int)
+    assert isinstance(num_ended, int)
     assert isinstance(age_ns, int)
     assert age_ns > TICK_NS, "the scan would be read anew"
     return num_rows, num_ended

@@ -9,20 +9,23 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
+from uuid import UUID
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from bulkinfer.errors import JobError, StoreError, StoreLocked
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.store import RemoteReader, Store, export_answers, open_reader, read_holder
+from bulkinfer.records import Only
+from bulkinfer.store import RemoteReader, Store, export_answers, lookups, open_reader, read_holder
 from bulkinfer.store.listener import MAX_CLIENTS, Listener, _Client
 from bulkinfer.store.paths import reach_socket, socket_path
 from bulkinfer.store.wire import Ask, Lines, Question, Refused, Reply, Working, decode_reply, encode_question
-from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_rows, make_run, select
+from tests.unit.store_support import TASK, hash_of, make_failure, make_file, make_result, make_rows, make_run, select
 
 LIMIT_S = 20.0
 Connect = Callable[[], socket.socket]
@@ -333,6 +336,35 @@ def test_the_end_of_the_run_ends_a_statement_and_says_so(store: Store, database:
     client.join(LIMIT_S)
     assert [("try again" in text) for text in told] == [True]
     assert select(database, "select count(*) from results") == [(1,)]
+
+
+def test_a_lookup_that_lacks_the_memory_of_a_client_ends_the_client_not_the_run(
+    store: Store, database: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All share the limit, and what an aggregate such as `list` holds goes to no disk."""
+    connection = connect()
+    held = "(select list(range) as held from range(100000))"
+    statement = f"select sum(len(held) + range) from {held}, range(1000000000000)"
+    send_frame(connection, encode_question(Question(Ask.QUERY, statement)))
+    assert store._listener is not None
+    clients = store._listener._clients
+    wait_until(lambda: any(each.reader for each in clients), "the statement to run")
+    find_done = lookups.find_done
+
+    def find_done_with_all_memory(
+        cursor: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, hashes: Sequence[bytes], only: Only
+    ) -> frozenset[bytes]:
+        if clients:
+            raise duckdb.OutOfMemoryException("could not allocate block of size 256 KiB")
+        return find_done(cursor, run_id, task, hashes, only)
+
+    monkeypatch.setattr(lookups, "find_done", find_done_with_all_memory)
+    store.add([make_result("c")])
+    assert store.find_done([hash_of("a"), hash_of("d")], Only.NEW) == {hash_of("a")}
+    assert isinstance(read_replies(connection)[-1], Refused)
+    store.add([make_result("d")])
+    store.flush()
+    assert ask(database, "select count(*) from results") == [(3,)]
 
 
 @pytest.mark.parametrize("kind", [Ask.QUERY, Ask.SELECT, Ask.ARROW])

@@ -361,6 +361,49 @@ def test_outcomes_of_another_task_are_not_done(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_file_is_at_its_end_only_with_all_its_rows(tmp_path: Path) -> None:
+    """Whatever ends up in which commit: an end without the rows before it would hide them for ever."""
+    seen: list[tuple[object, ...]] = []
+    store: Store | None = None
+
+    def look(_commit: Commit) -> None:
+        assert store is not None
+        with store.create_reader() as reader:
+            sql = "select (select count(*) from scan_ends), (select count(*) from document_rows)"
+            seen.extend(reader.query(sql).rows)
+
+    store = Store.open(tmp_path / "a.duckdb", on_commit=look, limits=CommitLimits(max_outcomes=1))
+    [scan] = store.begin_run(make_run(), TASK, [make_file()], "body")
+    rows = make_rows(scan, [str(number) for number in range(100)])
+    for first in range(0, 100, 10):
+        store.add_rows(rows[first : first + 10], [scan.scan_id] if first == 90 else [])
+        store.add([make_result(str(first))])
+        if first == 40:
+            store.flush()
+    store.flush()
+    [again] = store.begin_run(make_run(), TASK, [make_file()], "body")
+    assert (again.num_known_rows, again.is_complete) == (100, True)
+    store.close()
+    assert seen[0][0] == 0
+    assert seen[-1] == (1, 100)
+    assert all(num_rows == 100 for num_ended, num_rows in seen if num_ended)
+
+
+def test_an_end_without_all_its_rows_is_none(tmp_path: Path) -> None:
+    """Where rows are lost, the file is read from there."""
+    database = tmp_path / "a.duckdb"
+    store = Store.open(database)
+    [scan] = store.begin_run(make_run(), TASK, [make_file()], "body")
+    store.add_rows(make_rows(scan, ["a", "b", "c"]), [scan.scan_id])
+    store.close()
+    with duckdb.connect(database) as connection:
+        connection.execute("delete from document_rows where row = 3")
+    store = Store.open(database)
+    [again] = store.begin_run(make_run(), TASK, [make_file()], "body")
+    store.close()
+    assert (again.num_known_rows, again.is_complete) == (2, False)
+
+
 def test_rows_are_known_to_the_next_run(tmp_path: Path) -> None:
     database = tmp_path / "a.duckdb"
     store = Store.open(database)

@@ -2,7 +2,7 @@
 
 It may cost a run time and memory, and changes nothing in it: each client has a connection of its own that cannot write
 and a limit on how long it may take to ask or to read. Clients share the writer's memory limit; a statement that uses it
-up makes a commit fail, and the writer then ends all statements, reopens the database and commits again. DuckDB does not
+up makes a commit or a lookup of the run fail, which then ends all statements and is tried again. DuckDB does not
 count the texts that a statement makes (`repeat`, say) towards that limit: about two thousand rows of them at a time.
 """
 

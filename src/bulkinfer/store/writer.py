@@ -276,11 +276,17 @@ class Store(Questions):
         self._write_status()
 
     def _read(self, query: Callable[[duckdb.DuckDBPyConnection], _T]) -> _T:
-        """Look up; once again after the writer, if it was in trouble, has reopened the database."""
+        """Look up; once again after the writer, if it was in trouble, has reopened the database.
+
+        Where memory was short, it may be a client that has it: none shall end a run, so all are sent away first.
+        """
         try:
             return self._within_limit(lambda: self._connections.read(query))
         except StoreStalled:
             raise
+        except duckdb.OutOfMemoryException:
+            self._connections.drop_readers()
+            self.flush()
         except (duckdb.Error, StoreError):
             self.flush()
         try:
