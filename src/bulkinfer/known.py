@@ -7,7 +7,7 @@ small files cost the same. It never opens a file.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
 from bulkinfer.records import KnownSpan, Scan, WantedRows
 
@@ -43,7 +43,7 @@ class KnownRows:
         """Ask nothing more. What is open then looks as if nothing of it were wanted."""
         self._is_stopped = True
 
-    def _iter_found(self, scan: Scan) -> Iterator[WantedRows]:
+    def _iter_found(self, scan: Scan) -> Iterator[tuple[KnownSpan, WantedRows]]:
         last_row = 0
         while last_row < scan.num_known_rows and not self._is_stopped:
             if not self._found:
@@ -51,7 +51,7 @@ class KnownRows:
             span, wanted = self._found.popleft()
             if span.scan_id == scan.scan_id:
                 last_row = span.last_row
-                yield wanted
+                yield span, wanted
 
     def _ask(self) -> None:
         spans: list[KnownSpan] = []
@@ -67,27 +67,37 @@ class KnownRows:
 class KnownScan:
     """The known rows of one scan, as its source is read: which rows to read, and what was passed over on the way."""
 
-    def __init__(self, scan: Scan, found: Iterator[WantedRows]) -> None:
+    def __init__(self, scan: Scan, found: Iterator[tuple[KnownSpan, WantedRows]]) -> None:
         self._scan = scan
-        self._wanted = self._iter_wanted(found)
+        self._found = found
+        self._first: WantedRows | None = None
+        """Of the first window that has a wanted row, once it is found."""
         self._due: deque[tuple[int, int]] = deque()
         """Rows that the source was told to read and has not yielded yet, each with its place among the known rows."""
         self._num_known = 0
         self._num_passed = 0
-        self._first = next(self._wanted, None)
+
+    def pass_unwanted(self) -> Iterator[Passed]:
+        """What lies before the first window with a wanted row, window by window: the store takes its time for each."""
+        while self._first is None and (found := next(self._found, None)) is not None:
+            span, wanted = found
+            if wanted.rows:
+                self._first = wanted
+                return
+            self._num_known += wanted.num_rows
+            if (passed := self._pass(span.last_row, self._num_known, num_taken=0)) is not None:
+                yield passed
 
     @property
     def needs_reading(self) -> bool:
-        """Whether any row is wanted, or there may be rows that the store does not know."""
+        """Whether any row is wanted, or there may be rows that the store does not know. After `pass_unwanted`."""
         return self._first is not None or not self._scan.is_complete
 
     def iter_numbers(self) -> Iterator[int]:
         """The rows to read, ascending: known ones that are wanted, then all that are not known."""
-        wanted = self._first
-        while wanted is not None:
-            self._due.append(wanted)
-            yield wanted[0]
-            wanted = next(self._wanted, None)
+        for row, place in self._iter_wanted():
+            self._due.append((row, place))
+            yield row
         if not self._scan.is_complete:
             yield from count(self._scan.num_known_rows + 1)
 
@@ -108,8 +118,9 @@ class KnownScan:
         num_rows, self._num_passed = place - self._num_passed, place + num_taken
         return Passed(last_row, num_rows) if num_rows > 0 else None
 
-    def _iter_wanted(self, found: Iterator[WantedRows]) -> Iterator[tuple[int, int]]:
-        for wanted in found:
+    def _iter_wanted(self) -> Iterator[tuple[int, int]]:
+        windows = (wanted for _, wanted in self._found)
+        for wanted in windows if self._first is None else chain([self._first], windows):
             num_before, self._num_known = self._num_known, self._num_known + wanted.num_rows
             for row, place in zip(wanted.rows, wanted.places, strict=True):
                 yield row, num_before + place

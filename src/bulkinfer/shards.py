@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from uuid import UUID
 
 from bulkinfer.errors import InputError
@@ -188,18 +189,22 @@ class ShardPlanner:
     ) -> Iterator[tuple["_Read", Callable[[], int]]]:
         """Read of a known file only what is to be asked, and what lies behind the rows that are known."""
         known = all_known.open_scan(scan)
+        size_bytes = scan.source.size_bytes
 
         def bytes_read() -> int:
-            return bytes_before + scan.source.size_bytes
+            return bytes_before + size_bytes
 
+        for passed in known.pass_unwanted():
+            share = passed.last_row / scan.num_known_rows if scan.is_complete else 0.0
+            yield passed, partial(int, bytes_before + share * size_bytes)
         if known.needs_reading:
             source, bytes_read = self._open(scan, bytes_before)
             for row in source.iter_rows(known.iter_numbers()):
-                if (passed := known.pass_to(row.origin.row)) is not None:
-                    yield passed, bytes_read
+                if (between := known.pass_to(row.origin.row)) is not None:
+                    yield between, bytes_read
                 yield row, bytes_read
-        if (passed := known.pass_rest()) is not None:
-            yield passed, bytes_read
+        if (rest := known.pass_rest()) is not None:
+            yield rest, bytes_read
         if not scan.is_complete:
             yield _Ended(), bytes_read
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def test_wanted_rows_are_read_and_the_others_are_passed() -> None:
     only = scan(0, 9)
     store = Store([[1, 2, 4, 5, 6, 9]], [{4, 6}])
     opened = KnownRows([only], store.find_wanted).open_scan(only)
+    assert list(opened.pass_unwanted()) == []
     assert opened.needs_reading
     assert list(opened.iter_numbers()) == [4, 6]
     assert [opened.pass_to(4), opened.pass_to(6), opened.pass_rest()] == [Passed(3, 2), Passed(5, 1), Passed(9, 1)]
@@ -50,12 +52,28 @@ def test_wanted_rows_are_read_and_the_others_are_passed() -> None:
 def test_nothing_wanted_of_a_complete_file_needs_no_reading() -> None:
     only = scan(0, 3)
     opened = KnownRows([only], Store([[1, 2, 3]], [set()]).find_wanted).open_scan(only)
-    assert (opened.needs_reading, opened.pass_rest()) == (False, Passed(3, 3))
+    assert list(opened.pass_unwanted()) == [Passed(3, 3)]
+    assert (opened.needs_reading, opened.pass_rest()) == (False, None)
+
+
+def test_windows_before_the_first_wanted_row_are_passed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run over many known rows tells where it is, and can be stopped in between."""
+    monkeypatch.setattr(known, "MAX_WINDOW_ROWS", 10)
+    only = scan(0, 40)
+    store = Store([[*range(1, 13), *range(15, 41)]], [{25, 31}])
+    opened = KnownRows([only], store.find_wanted).open_scan(only)
+    passed = opened.pass_unwanted()
+    assert (next(passed), len(store.questions)) == (Passed(10, 10), 1)
+    assert (next(passed), len(store.questions)) == (Passed(20, 8), 2)
+    assert (next(passed, None), opened.needs_reading) == (None, True)
+    assert list(opened.iter_numbers()) == [25, 31]
+    assert [opened.pass_to(25), opened.pass_to(31), opened.pass_rest()] == [Passed(24, 4), Passed(30, 5), Passed(40, 9)]
 
 
 def test_behind_the_known_rows_of_an_incomplete_file_all_is_read() -> None:
     only = scan(0, 3, is_complete=False)
     opened = KnownRows([only], Store([[1, 3]], [{1}]).find_wanted).open_scan(only)
+    assert list(opened.pass_unwanted()) == []
     assert opened.needs_reading
     assert list(islice(opened.iter_numbers(), 4)) == [1, 4, 5, 6]
     assert [opened.pass_to(1), opened.pass_to(4), opened.pass_to(5)] == [None, Passed(3, 1), None]
@@ -65,7 +83,9 @@ def test_many_small_scans_are_one_question() -> None:
     scans = [scan(index, 10) for index in range(50)]
     store = Store([range(1, 11)] * 50, [set()] * 50)
     rows = KnownRows(scans, store.find_wanted)
-    assert [rows.open_scan(one).needs_reading for one in scans] == [False] * 50
+    for one in scans:
+        opened = rows.open_scan(one)
+        assert (list(opened.pass_unwanted()), opened.needs_reading) == ([Passed(10, 10)], False)
     assert len(store.questions) == 1
 
 
@@ -73,7 +93,9 @@ def test_after_a_stop_nothing_is_asked() -> None:
     store = Store([range(1, 11)], [{5}])
     rows = KnownRows([scan(0, 10)], store.find_wanted)
     rows.stop()
-    assert not rows.open_scan(scan(0, 10)).needs_reading
+    opened = rows.open_scan(scan(0, 10))
+    assert list(opened.pass_unwanted()) == []
+    assert not opened.needs_reading
     assert store.questions == []
 
 
@@ -90,12 +112,16 @@ def test_every_known_row_is_read_or_passed_once(files: list[tuple[set[int], set[
         all_known = KnownRows(scans, Store(rows, [wanted for _, wanted in files]).find_wanted)
         for one, found, (_, wanted) in zip(scans, rows, files, strict=True):
             opened = all_known.open_scan(one)
+            first = 0
+            for passed in opened.pass_unwanted():
+                assert passed.num_rows == sum(first < other <= passed.last_row for other in found)
+                first = passed.last_row
             numbers = list(opened.iter_numbers())
             assert numbers == [row for row in found if row in wanted]
-            for last, row in pairwise([0, *numbers]):
-                passed = opened.pass_to(row)
-                assert (passed.num_rows if passed else 0) == sum(last < other < row for other in found)
+            for last, row in pairwise([first, *numbers]):
+                between = opened.pass_to(row)
+                assert (between.num_rows if between else 0) == sum(last < other < row for other in found)
             rest = opened.pass_rest()
-            assert (rest.num_rows if rest else 0) == sum(other > max([0, *numbers]) for other in found)
+            assert (rest.num_rows if rest else 0) == sum(other > max([first, *numbers]) for other in found)
     finally:
         known.MAX_WINDOW_ROWS = before

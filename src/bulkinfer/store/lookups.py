@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 import duckdb
@@ -81,22 +81,33 @@ def find_wanted(
     rows: dict[int, list[int]] = {}
     for position, row in zip(*wanted.to_pydict().values(), strict=True):
         rows.setdefault(position, []).append(row)
-    return [
-        _place_wanted(connection, span, num_rows.get(position, 0), rows.get(position, []))
+    found = [
+        WantedRows(
+            num_rows.get(position, 0), rows.get(position, []), [row - span.after for row in rows.get(position, [])]
+        )
         for position, span in enumerate(spans)
     ]
-
-
-def _place_wanted(
-    connection: duckdb.DuckDBPyConnection, span: KnownSpan, num_rows: int, rows: Sequence[int]
-) -> WantedRows:
-    if num_rows == span.last_row - span.after or not rows:
-        return WantedRows(num_rows, rows, [row - span.after for row in rows])
     # Blank lines are no rows: the numbers have gaps.
-    statement = f"select d.row from {_ROWS_IN_SPANS} order by d.row"
-    known = _query(connection, statement, spans_table([span]), _bounds_of([span]), name="spans")
-    known_rows = known.column("row").to_pylist()
-    return WantedRows(num_rows, rows, [bisect_right(known_rows, row) for row in rows])
+    gapped = [p for p, span in enumerate(spans) if rows.get(p) and num_rows[p] < span.last_row - span.after]
+    placed = _place_rows(connection, [(spans[p], rows[p]) for p in gapped])
+    for position, places in zip(gapped, placed, strict=True):
+        found[position] = replace(found[position], places=places)
+    return found
+
+
+def _place_rows(
+    connection: duckdb.DuckDBPyConnection, gapped: Sequence[tuple[KnownSpan, Sequence[int]]]
+) -> list[list[int]]:
+    """Of rows of some spans, ascending: the how-manieth of its span each is. One question, however many spans."""
+    if not gapped:
+        return []
+    spans = [span for span, _ in gapped]
+    statement = f"select s.position, d.row from {_ROWS_IN_SPANS} order by s.position, d.row"
+    known = _query(connection, statement, spans_table(spans), _bounds_of(spans), name="spans")
+    known_rows: list[list[int]] = [[] for _ in spans]
+    for position, row in zip(*known.to_pydict().values(), strict=True):
+        known_rows[position].append(row)
+    return [[bisect_right(known_rows[position], row) for row in rows] for position, (_, rows) in enumerate(gapped)]
 
 
 def _bounds_of(spans: Sequence[KnownSpan]) -> dict[str, object]:
