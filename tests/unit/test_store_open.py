@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from bulkinfer.errors import ExitCode, StoreError, StoreLocked
@@ -41,6 +42,58 @@ try:
 except StoreError as error:
     print(error)
 """
+
+
+# A version that knows no scan_ends leaves a log; then one that does is killed once it has made the table.
+_KILLED_ADDITION = """
+import os, signal, sys
+from pathlib import Path
+from bulkinfer.store import Store, database
+
+class Killed:
+    def __init__(self, connection):
+        self.connection = connection
+    def execute(self, sql):
+        if sql == "checkpoint":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.connection.execute(sql)
+
+add_missing_tables = database._add_missing_tables
+database._add_missing_tables = lambda connection, path: add_missing_tables(Killed(connection), path)
+Store.open(Path(sys.argv[1]))
+"""
+_KILLED_OLD_RUN = f"""
+from bulkinfer.store import database, runs
+database._add_missing_tables = lambda *_: None
+runs._find_last_rows = lambda *_: {{}}
+{_KILLED_RUN}"""
+_KILLED_LONG_RUN = """
+import os, random, signal, sys
+from pathlib import Path
+from bulkinfer.store import Store, database
+from bulkinfer.store.paths import wal_path
+from tests.unit.store_support import TASK, make_file, make_result, make_run
+
+dice = random.Random(1)
+store = Store.open(Path(sys.argv[1]))
+store.begin_run(make_run(), TASK, [make_file()], "body")
+for first in range(0, 1500, 100):
+    store.add([make_result(f"{first} {number}", output=dice.randbytes(10_000).hex()) for number in range(100)])
+    store.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+_OPEN_WITH_LITTLE_MEMORY = """
+import sys
+from pathlib import Path
+from bulkinfer.store import Store, database
+
+database._WRITE_SETTINGS["memory_limit"] = "24MB"
+Store.open(Path(sys.argv[1])).close()
+"""
+
+
+def run_script(script: str, database: Path, *arguments: str) -> int:
+    return subprocess.run([sys.executable, "-c", script, str(database), *arguments], timeout=60, check=False).returncode
 
 
 def leave_log(database: Path, num_commits: int = 3) -> Path:
@@ -137,6 +190,32 @@ def test_log_of_a_killed_run_is_read(tmp_path: Path) -> None:
     Store.open(database).close()
     assert not wal_path(database).exists()
     assert select(database, "select count(*) from results") == [(150,)]
+
+
+def test_log_longer_than_the_memory_limit_is_read(tmp_path: Path) -> None:
+    """What does not fit goes to the temporary folder."""
+    database = tmp_path / "a.duckdb"
+    assert run_script(_KILLED_LONG_RUN, database) == -signal.SIGKILL
+    assert wal_path(database).stat().st_size > 24_000_000
+    assert run_script(_OPEN_WITH_LITTLE_MEMORY, database) == 0
+    assert not wal_path(database).exists()
+    assert select(database, "select count(*), min(length(output)) from results") == [(1500, 20_000)]
+
+
+def test_killed_while_it_adds_a_table_to_a_database_with_a_log_nothing_is_lost(tmp_path: Path) -> None:
+    database = tmp_path / "a.duckdb"
+    Store.open(database).close()
+    with duckdb.connect(database) as connection:
+        connection.execute("drop table scan_ends")
+    assert run_script(_KILLED_OLD_RUN, database, "3") == -signal.SIGKILL
+    assert select(database, "select count(*) from duckdb_tables() where table_name = 'scan_ends'") == [(0,)]
+    assert run_script(_KILLED_ADDITION, database) == -signal.SIGKILL
+    assert wal_path(database).exists()
+    tables = "(select count(*) from duckdb_tables() where table_name = 'scan_ends')"
+    for _ in range(2):
+        assert select(database, f"select count(*), {tables} from results") == [(150, 1)]
+        Store.open(database).close()
+    assert not wal_path(database).exists()
 
 
 def test_log_that_was_removed_is_noticed(tmp_path: Path) -> None:

@@ -221,7 +221,11 @@ def _create(path: Path) -> None:
 
 
 def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
-    """What schema.sql has got since the database was made. Folded into the file at once, as all DDL."""
+    """What schema.sql has got since the database was made.
+
+    Folded into the file at once, as all DDL. Killed before that, the table is in the log behind the commits of a killed
+    run, and is read from there like them.
+    """
     try:
         found = connection.execute("select 1 from duckdb_tables() where table_name = 'scan_ends'").fetchall()
         if not found:
