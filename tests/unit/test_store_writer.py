@@ -4,7 +4,7 @@ import resource
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,14 +22,16 @@ from bulkinfer.records import (
     Commit,
     DocumentRow,
     FailureCode,
+    KnownSpan,
     Latency,
     Only,
     Outcome,
     Percentiles,
     RunStatus,
     SourceFile,
+    WantedRows,
 )
-from bulkinfer.store import CommitLimits, DocumentCounts, Reader, Store, queue
+from bulkinfer.store import CommitLimits, DocumentCounts, Reader, Store, lookups, queue
 from bulkinfer.store.arrow import hashes_table, read_hashes
 from bulkinfer.store.commit import Written
 from bulkinfer.store.queue import CommitQueue
@@ -402,6 +405,37 @@ def test_an_end_without_all_its_rows_is_none(tmp_path: Path) -> None:
     [again] = store.begin_run(make_run(), TASK, [make_file()], "body")
     store.close()
     assert (again.num_known_rows, again.is_complete) == (2, False)
+
+
+def test_wanted_rows_of_many_files_with_blank_lines_are_placed_by_as_many_questions_as_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path / "a.duckdb")
+    scans = store.begin_run(make_run(), TASK, [make_file(f"{number}.jsonl") for number in range(30)], "body")
+    for scan in scans:
+        numbers = (1, 2, 4, 7) if scan.source.name != "3.jsonl" else (1, 2, 3, 4, 5, 6, 7)
+        hashes = {2: hash_of(f"done {scan.source.name}"), 7: hash_of(f"last {scan.source.name}")}
+        store.add_rows(
+            [DocumentRow(scan.scan_id, row, hashes.get(row, hash_of("answered")), f"{row}") for row in numbers]
+        )
+    store.add([make_result("answered"), make_result("done 5.jsonl")])
+    store.flush()
+    questions: list[str] = []
+    query = lookups._query
+
+    def count_and_query(
+        cursor: duckdb.DuckDBPyConnection, sql: str, asked: pa.Table, given: Mapping[str, object], name: str = "asked"
+    ) -> pa.Table:
+        questions.append(sql)
+        return query(cursor, sql, asked, given, name)
+
+    monkeypatch.setattr(lookups, "_query", count_and_query)
+    found = store.find_wanted([KnownSpan(scan.scan_id, 0, 7) for scan in scans], Only.NEW)
+    store.close()
+    assert len(questions) == 3
+    expected = [WantedRows(4, [2, 7], [2, 4])] * 30
+    expected[3], expected[5] = WantedRows(7, [2, 7], [2, 7]), WantedRows(4, [7], [4])
+    assert found == expected
 
 
 def test_rows_are_known_to_the_next_run(tmp_path: Path) -> None:
