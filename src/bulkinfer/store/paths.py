@@ -18,7 +18,7 @@ from pathlib import Path
 from bulkinfer.errors import StoreError
 
 MIN_FREE_BYTES = 512 * 1024 * 1024
-"""A run does not start with less: the write-ahead log alone may grow to 256 MB before it is folded into the file."""
+"""A run does not start with less: the write-ahead log alone may grow to 64 MB before it is folded into the file."""
 
 _MAX_NAME_BYTES = 200
 """A file name holds 255."""
