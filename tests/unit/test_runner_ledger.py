@@ -492,3 +492,32 @@ def test_steps_and_idle_time_go_on_over_a_restart() -> None:
     assert isinstance(found, dict)
     told = {name: found[name] for name in ("steps", "full_steps", "full_step_share", "idle_s")}
     assert told == {"steps": 110, "full_steps": 92, "full_step_share": 0.92, "idle_s": 0.875}
+
+
+def test_while_more_run_than_are_answered_the_short_answers_are_not_taken_for_all(clock: Clock) -> None:
+    """10 of 100 are answered with 5 tokens each, 90 run and have 360: 410 tokens for 10 ends are 41 an answer."""
+    ledger = ledger_of(100)
+    ledger.is_read_to_end = True
+    ledger.note_submit()
+    complete(ledger, 10)
+    ledger.note_stats(replace(STATS, num_active=90, num_prompt_tokens=3_000, num_output_tokens=410))
+    assert ledger.progress(num_queued=0, num_in_flight=90).tokens_left == pytest.approx(90 * 41 - 360)
+    ledger.max_tokens = 20
+    assert ledger.progress(num_queued=0, num_in_flight=90).tokens_left == pytest.approx(90 * 20 - 360)
+
+
+def test_the_time_left_tells_prompts_from_answers(clock: Clock) -> None:
+    """All 3,000 prompt tokens took 10 s, then 100 output tokens 10 s: the 400 that are left take 40, not a second."""
+    ledger = ledger_of(100)
+    ledger.is_read_to_end = True
+    ledger.note_submit()
+    ledger.progress(num_queued=0, num_in_flight=0)
+    clock.now_s += 10
+    ledger.note_stats(replace(STATS, num_active=10, num_prompt_tokens=3_000, num_output_tokens=0))
+    ledger.progress(num_queued=0, num_in_flight=100)
+    clock.now_s += 10
+    complete(ledger, 20)
+    ledger.note_stats(replace(STATS, num_active=10, num_prompt_tokens=3_000, num_output_tokens=100))
+    progress = ledger.progress(num_queued=0, num_in_flight=80)
+    assert progress.tokens_left == pytest.approx(80 * 5)
+    assert progress.time_left_s == pytest.approx(40.0)

@@ -25,6 +25,7 @@ from bulkinfer.records import (
     Workload,
 )
 from bulkinfer.runner.outlook import Outlook
+from bulkinfer.runner.pace import Pace
 from bulkinfer.runner.replica import EngineCounts, ReplicaCounts
 from bulkinfer.shards import Shard
 
@@ -52,6 +53,8 @@ class Ledger(EngineCounts):
     max_concurrency: int
     """Of an engine; expected, until one is ready."""
     num_replicas: int = 1
+    max_tokens: int | None = None
+    """The most output tokens of one answer."""
     started_s: float = field(default_factory=time.monotonic)
     num_read: int = 0
     num_skipped: int = 0
@@ -78,6 +81,7 @@ class Ledger(EngineCounts):
     last_answer_s: float | None = None
     peak_queue_size: int = 0
     _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
+    _pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.replicas = tuple(ReplicaCounts() for _ in range(self.num_replicas))
@@ -166,8 +170,7 @@ class Ledger(EngineCounts):
         now_s = time.monotonic()
         prompt_rate, output_rate = self._rates(now_s)
         stats = self.stats
-        tokens_left = self._tokens_left()
-        rate = prompt_rate + output_rate
+        left = self._tokens_left()
         return Progress(
             elapsed_s=now_s - self.started_s,
             num_read=self.num_read,
@@ -183,8 +186,8 @@ class Ledger(EngineCounts):
             output_tokens=self.output_tokens,
             prompt_tokens_per_s=prompt_rate,
             output_tokens_per_s=output_rate,
-            tokens_left=tokens_left,
-            time_left_s=tokens_left / rate if tokens_left is not None and rate > 0 else None,
+            tokens_left=None if left is None else sum(left),
+            time_left_s=self._pace.seconds_for(*left) if left is not None and prompt_rate + output_rate > 0 else None,
             num_queued=num_queued,
             num_in_flight=num_in_flight,
             num_active=stats.num_active if stats else 0,
@@ -204,6 +207,7 @@ class Ledger(EngineCounts):
         if self.first_submit_s is None:
             return 0.0, 0.0
         self._recent.append((now_s, *self.tokens_spent()))
+        self._pace.note(now_s, *self.tokens_spent())
         while self._recent[0][0] < now_s - RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
         then_s, prompt_tokens, output_tokens = self._recent[0]
@@ -219,8 +223,8 @@ class Ledger(EngineCounts):
             return 1.0
         return min(1.0, self.bytes_read / self.input_size_bytes)
 
-    def _tokens_left(self) -> float | None:
-        """Tokens still to do. A count of documents would lie: the longest go first.
+    def _tokens_left(self) -> tuple[float, float] | None:
+        """Prompt and output tokens still to do. A count of documents would lie: the longest go first.
 
         Known documents by their characters, documents not read yet by the share of the input that has been read; tokens
         per character and output tokens per document from what is answered so far.
@@ -232,9 +236,21 @@ class Ledger(EngineCounts):
         chars_left = self.outlook.chars_asked * (1 + unread) - self.chars_finished
         documents_left = self.num_to_do * (1 + unread) - self.num_outcomes
         prompt_left = chars_left * self.prompt_tokens / self.chars_answered
-        output_left = documents_left * self.output_tokens / self.num_answered
-        running = sum(self.tokens_spent()) - self.prompt_tokens - self.output_tokens
-        return max(0.0, prompt_left + output_left - running)
+        output_left = documents_left * self._expect_output_tokens()
+        prompt_spent, output_spent = self.tokens_spent()
+        return (
+            max(0.0, prompt_left - (prompt_spent - self.prompt_tokens)),
+            max(0.0, output_left - (output_spent - self.output_tokens)),
+        )
+
+    def _expect_output_tokens(self) -> float:
+        """Of one answer. While more sequences run than are answered, the answers so far are the short ones; then the
+        tokens of those that run count, too: the estimate of an exponential length from a sample that is cut off."""
+        num_active = self.stats.num_active if self.stats else 0
+        if num_active <= self.num_answered:
+            return self.output_tokens / self.num_answered
+        expected = self.tokens_spent()[1] / self.num_answered
+        return expected if self.max_tokens is None else min(self.max_tokens, expected)
 
     def summary(self, counts: "InputCounts", latency: Latency) -> dict[str, JsonValue]:
         """The part of `run --json` that tells what was done, once all is on disk."""
