@@ -40,6 +40,8 @@ class Row:
     tokens_ratio: Spread | None
     """Output tokens/s of the first peer divided by its own, in the same round."""
     cached_share: float | None
+    full_steps: Spread | None
+    """Share of the engine's steps in which no slot was free, while there was more to do."""
     peak_memory_bytes: Spread
 
 
@@ -102,6 +104,7 @@ def _make_row(runs: Sequence[Run], all_runs: Sequence[Run], first_peer: str) -> 
             if first.output_tokens_per_s and run.output_tokens_per_s
         ),
         cached_share=_cached_share(runs[-1]),
+        full_steps=_spread(runs, lambda run: run.full_step_share),
         peak_memory_bytes=memory,
     )
 

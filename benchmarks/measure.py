@@ -99,5 +99,6 @@ def _describe(step: Step, watched: Watched, report: Report, suite: str) -> Run:
         cached_tokens=report.cached_tokens,
         output_tokens=report.output_tokens,
         engine_start_s=report.engine_start_s,
+        full_step_share=report.full_step_share,
         generate_s=report.generate_s,
     )

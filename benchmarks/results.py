@@ -37,6 +37,7 @@ class Run:
     output_tokens: int | None
     engine_start_s: float | None
     generate_s: float | None
+    full_step_share: float | None = None
 
     @property
     def output_tokens_per_s(self) -> float | None:

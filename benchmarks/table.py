@@ -7,7 +7,8 @@ from benchmarks.figures import Row, Spread
 
 HEADER = (
     "| queue | who | wall time, s | times bulkinfer's | generating, s | output tokens/s | bulkinfer's tokens/s "
-    "times its | prompt from cache | peak memory, GiB | runs |\n|---|---|---|---|---|---|---|---|---|---|"
+    "times its | prompt from cache | steps full | peak memory, GiB | runs |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 WITH_EQUAL = frozenset({"reference", "equal"})
@@ -94,6 +95,7 @@ def _render_row(row: Row, title: str) -> str:
         format_spread(row.output_tokens_per_s, 0),
         format_spread(row.tokens_ratio, 2),
         "-" if row.cached_share is None else f"{row.cached_share:.0%}",
+        format_spread(row.full_steps, 2),
         format_spread(memory, 1),
         str(row.num_runs) if row.num_runs >= row.num_planned else f"{row.num_runs} of {row.num_planned}",
     )

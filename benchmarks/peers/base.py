@@ -43,6 +43,8 @@ class Report:
     output_tokens: int | None = None
     engine_start_s: float | None = None
     generate_s: float | None = None
+    full_step_share: float | None = None
+    """Of the engine's steps, while there was more to do: those in which no slot was free."""
 
 
 class Peer(Protocol):

@@ -71,6 +71,7 @@ class Bulkinfer:
             output_tokens=summary["tokens"]["output"],
             engine_start_s=summary["seconds"]["engine_start"],
             generate_s=summary["seconds"]["generate"],
+            full_step_share=summary["engine"]["full_step_share"],
         )
 
 

@@ -166,6 +166,7 @@ def make_run(
         output_tokens=400,
         engine_start_s=5.0,
         generate_s=wall_s / 2,
+        full_step_share=0.9 if peer == "bulkinfer" else None,
     )
 
 
@@ -312,8 +313,9 @@ def test_a_suite_goes_on_after_a_peer_that_loses_documents(
 def test_the_table_shows_medians_and_ranges() -> None:
     table = render_rows(summarise(RUNS, "bulkinfer"), {"llm-chat": "LLM.chat"})
     head, line, *rows = table.splitlines()
-    assert {text.count("|") for text in (head, line, *rows)} == {11}
+    assert {text.count("|") for text in (head, line, *rows)} == {12}
     assert "| tiny | LLM.chat | 20.0 (15.0-25.0) | 1.38 (1.25-1.50) | 10.0 (7.5-12.5) |" in table
+    assert [row.split("|")[9].strip() for row in (head, *rows)] == ["steps full", "0.90", "-", "-"]
     assert format_spread(None, 1) == "-"
 
 
