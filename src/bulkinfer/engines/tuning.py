@@ -281,7 +281,7 @@ def _decide_eager(workload: Workload, max_tokens: int, machine: Machine, model: 
     cost = f"about {compile_s:.0f} s" + (
         " with code of an earlier run, as is assumed," if machine.has_compiled_code else ""
     )
-    told = f"about {_tell_s(work_s)} of work; compiling takes {cost} and pays above {_tell_s(least_s)}"
+    told = f"at least {_tell_s(work_s)} of work; compiling takes {cost} and pays above {_tell_s(least_s)}"
     return work_s <= least_s, told
 
 
