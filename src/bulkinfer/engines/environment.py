@@ -24,6 +24,10 @@ from bulkinfer.engines.tuning import Machine
 
 __all__ = ["VllmInstall", "build_environment", "count_cores", "divide_machine", "find_vllm"]
 
+_KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+"""For glibc's malloc. As it is, it gives each step's tensors back to the system, and the next step's are made of pages
+that the system has to fill with zeros again."""
+
 
 @dataclass(frozen=True, slots=True)
 class VllmInstall:
@@ -119,7 +123,7 @@ def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
 def _choose_cpu_variables(spec: EngineSpec, install: VllmInstall, inherited: Mapping[str, str]) -> dict[str, str]:
     """In one process with all cores: with processes of its own, vLLM keeps one core free and spins on another."""
     num_threads = _choose_threads(spec, install, inherited)
-    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads}
+    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads, **_KEEP_FREED_MEMORY}
     cache = find_compile_cache(install, num_threads, inherited)
     return variables if cache is None else variables | {"VLLM_CACHE_ROOT": str(cache)}
 
