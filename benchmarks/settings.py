@@ -34,7 +34,7 @@ BASE: dict[str, Any] = {
 VARIANTS: dict[str, list[Any]] = {
     "max_num_seqs": [64, 128, 256, 512],
     "max_num_batched_tokens": [1024, 2048, 4096, 8192],
-    "block_size": [32, 16, 64, 128],
+    "block_size": [32, 64, 128],
     "max_model_len": [512, 2048, 8192],
     "enforce_eager": [True, False],
 }

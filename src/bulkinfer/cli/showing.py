@@ -1,0 +1,123 @@
+"""status, failures, query, export: what looks at a database, in a live run or after it."""
+
+import csv
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bulkinfer.cli.app import JobArgument, JsonOption, TargetArgument, TimeoutOption, app, json_errors, resolve_target
+from bulkinfer.records import RunStatus
+from bulkinfer.streams import number_names, print_json
+
+
+class QueryFormat(StrEnum):
+    """How `query` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")
+def status(
+    target: TargetArgument,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds while a run lives.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """How the run that writes this database stands, or how the last one ended."""
+    from bulkinfer.display import describe_status, print_lines
+    from bulkinfer.store import read_standing
+
+    with json_errors(json):
+        database, name = resolve_target(target)
+        while True:
+            found = read_standing(database, name)
+            if json:
+                print_json(found)
+            else:
+                print_lines(describe_status(found), stream=sys.stdout)
+            if not watch or found["status"] != RunStatus.RUNNING:
+                return
+            time.sleep(2)
+
+
+@app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml")
+def failures(target: TargetArgument, timeout: TimeoutOption = 30, json: JsonOption = False) -> None:
+    """The input rows that have no answer, and why."""
+    from bulkinfer.display import print_lines, print_table
+    from bulkinfer.store import open_reader
+
+    with json_errors(json):
+        database, name = resolve_target(target)
+        with open_reader(database, timeout) as reader:
+            found = list(reader.failures(name))
+    counts: dict[str, int] = {}
+    for failure in found:
+        counts[failure.code] = counts.get(failure.code, 0) + 1
+    if json:
+        print_json({"database": str(database), "counts": counts, "failures": [asdict(failure) for failure in found]})
+        return
+    print_table(
+        ("document", "where", "code", "message"),
+        [(failure.document_id, f"{failure.source}:{failure.row}", failure.code, failure.message) for failure in found],
+    )
+    print_lines([f"{len(found):,} failed: " + (", ".join(f"{n:,} {code}" for code, n in counts.items()) or "none")])
+
+
+@app.command(epilog='Example: bulkinfer query jobs/summarize.yaml "select document_id, output from answers limit 5"')
+def query(
+    target: TargetArgument,
+    sql: Annotated[
+        str, typer.Argument(help="One statement that reads. Tables: answers, documents, failures, runs, ...")
+    ],
+    format: Annotated[QueryFormat, typer.Option(help="How to print.")] = QueryFormat.TABLE,  # noqa: A002  # the flag's name
+    timeout: TimeoutOption = 30,
+) -> None:
+    """Ask the database in SQL. Read-only: it can change nothing and read no other file."""
+    from bulkinfer.display import print_table
+    from bulkinfer.store import open_reader
+
+    database, _ = resolve_target(target)
+    with open_reader(database, timeout) as reader:
+        result = reader.query(sql)
+        match format:
+            case QueryFormat.TABLE:
+                print_table(result.columns, result.rows)
+            case QueryFormat.JSON:
+                names = [name if index == 0 else f"{name}:{index}" for name, index in number_names(result.columns)]
+                print_json([dict(zip(names, row, strict=True)) for row in result.rows])
+            case QueryFormat.CSV:
+                writer = csv.writer(sys.stdout, lineterminator="\n")
+                rows = itertools.chain([result.columns], result.rows)
+                writer.writerows(map(show_cells, rows) if sys.stdout.isatty() else rows)
+
+
+@app.command(epilog="Example: bulkinfer export jobs/summarize.yaml --to answers.parquet")
+def export(
+    job: JobArgument,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Parquet, JSONL or CSV, by the ending.")],
+    timeout: TimeoutOption = 30,
+) -> None:
+    """Write every input row, in input order, with its answer or with why it has none."""
+    from bulkinfer.display import print_lines
+    from bulkinfer.job import load_job
+    from bulkinfer.store import export_answers, open_reader
+
+    loaded = load_job(job)
+    with open_reader(loaded.database_path, timeout) as reader:
+        num_rows = export_answers(reader, loaded.spec.name, to)
+    print_lines([f"{num_rows:,} rows written to {to}"])
+
+
+def show_cells(row: Sequence[object]) -> list[str]:
+    """A row's cells for a terminal, which must not be driven by them."""
+    from bulkinfer.display import visible
+
+    return ["" if cell is None else visible(str(cell)) for cell in row]

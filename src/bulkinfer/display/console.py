@@ -1,0 +1,53 @@
+"""The one place that writes for people: lines, tables, errors."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def print_error(message: str) -> None:
+    """One error, to stderr."""
+    text = Text.assemble(("error: ", "bold red"), "\n".join(visible(line) for line in message.splitlines()))
+    open_console(sys.stderr).print(text, soft_wrap=True)
+
+
+def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
+    """Plain lines for people."""
+    console = open_console(stream or sys.stderr)
+    for line in lines:
+        console.print(Text(visible(line)), soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:
+    """Rows as a table: ruled on a terminal, cut to its width; whole and tab-separated without one."""
+    console = open_console(stream or sys.stdout)
+    if not console.is_terminal:
+        for cells in (columns, *rows):
+            console.file.write("\t".join(visible(str(cell)) for cell in cells) + "\n")
+        return
+    table = Table()
+    for column in columns:
+        table.add_column(Text(visible(column)))
+    for cells in rows:
+        table.add_row(*(Text(visible(str(cell)), overflow="ellipsis") for cell in cells))
+    console.print(table)
+
+
+def open_console(stream: TextIO) -> Console:
+    """A console on a stream; a terminal that says it has no width (`COLUMNS=0`) gets the usual one."""
+    console = Console(file=stream, highlight=False)
+    if console.width < 1:
+        console.width = 80
+    return console
+
+
+def visible(text: str) -> str:
+    """Control characters as their escapes, so that no input can drive the terminal. A newline becomes a space."""
+    return "".join(
+        " " if character in "\n\t" else character if character.isprintable() else ascii(character)[1:-1]
+        for character in text
+    )
