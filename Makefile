@@ -63,35 +63,31 @@ soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=,
 	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))
 
 DOCUMENTS ?= 1000000
-scale: $(READY) $(VENV)/.bench-ready ## Memory, commits and file of DOCUMENTS documents through an engine that costs nothing; into out/scale
+scale: $(READY) ## Memory, commits and file of DOCUMENTS documents through an engine that costs nothing; into out/scale
 	$(BIN)/python -m benchmarks.scale --documents $(DOCUMENTS) --to out/scale
 
 FUZZ_EXAMPLES ?= 2000
 fuzz: $(READY) ## Throw new random job files, rows and command lines at it, FUZZ_EXAMPLES of each; about half an hour
 	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest --timeout 36000 tests/cli/test_fuzz.py
 
-bench: setup $(VENV)/.bench-ready ## Measure bulkinfer beside its peers, half an hour; write docs/performance.md; BENCH=, say, '--resume'
+bench: setup ## Measure bulkinfer beside its peers, half an hour; write docs/performance.md; BENCH=, say, '--resume'
 	$(BIN)/python -m benchmarks $(BENCH)
 
 bench-start: setup ## From the start of a process to the first answer on disk, five times, one minute; BENCH=--simulated: without vLLM
 	$(BIN)/python -m benchmarks.start $(BENCH)
 
-bench-quick: setup $(VENV)/.bench-ready ## The same with few documents and two peers, four minutes; writes no page
+bench-quick: setup ## The same with few documents and two peers, four minutes; writes no page
 	$(BIN)/python -m benchmarks --quick $(BENCH)
 
-bench-steps: setup $(VENV)/.bench-ready ## What each step is worth: the engine with and without it, a quarter of an hour
+bench-steps: setup ## What each step is worth: the engine with and without it, a quarter of an hour
 	$(BIN)/python -m benchmarks.simulated_order
 	$(BIN)/python -m benchmarks.steps $(BENCH)
 
 bench-replicas: $(READY) ## 1,000 simulated engines: where the one runner saturates, ten minutes; BENCH=--vllm: two real ones against one
 	$(BIN)/python -m benchmarks.replicas $(BENCH)
 
-bench-peers: setup $(VENV)/.bench-ready .bench/ray/.ready .bench/datatrove/.ready ## Peers that need an environment of their own
+bench-peers: setup .bench/ray/.ready .bench/datatrove/.ready ## Peers that need an environment of their own
 	$(BIN)/python -m benchmarks --peers bulkinfer llm-chat ray-data datatrove --only reference --rounds 2 --noise-pairs 0 --place peers $(BENCH)
-
-$(VENV)/.bench-ready: requirements/bench.txt | $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps -r requirements/bench.txt
-	touch $@
 
 # torch and vLLM come from .venv through a .pth file: nothing big is installed twice.
 .bench/%/.ready: requirements/bench-%.txt | $(READY)
@@ -104,13 +100,11 @@ $(VENV)/.bench-ready: requirements/bench.txt | $(READY)
 
 lock: $(READY) ## Renew the lists in requirements/
 	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml requirements/torch.in --extra cpu --extra demo --extra dev \
+	$(BIN)/uv pip compile pyproject.toml requirements/torch.in --extra cpu --extra demo --extra dev --extra otel \
 	  --override requirements/left-out.txt --universal --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements/cpu.txt
 	$(BIN)/uv pip compile requirements/airflow.in --universal --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements/airflow.txt
-	$(BIN)/uv pip compile pyproject.toml --extra bench --constraint requirements/cpu.txt --universal --python-version 3.11 \
-	  --custom-compile-command 'make lock' --output-file requirements/bench.txt
 
 sample-data: $(READY) ## Make sample_data/ again (the same every time)
 	$(BIN)/python scripts/make_sample_data.py

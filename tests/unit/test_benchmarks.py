@@ -279,7 +279,6 @@ def run_suite(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str, num_mis
 def test_a_suite_measures_in_turns_and_resumes_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib", reason="make bench installs it")
     assert run_suite(tmp_path, monkeypatch) == 0
     runs = Results(tmp_path).load()
     assert [(run.series, run.queue, run.peer) for run in runs] == [
@@ -375,7 +374,6 @@ def test_the_page_has_a_place_for_every_table(name: str, tmp_path: Path) -> None
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="make bench installs it")
     from benchmarks.plot import draw_walls
 
     others = [replace(run, queue=queue) for run in RUNS for queue in ("reference", "tail")]

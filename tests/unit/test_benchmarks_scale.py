@@ -67,7 +67,6 @@ def test_scale_runs_and_counts_what_it_asked(
 
 
 def test_scale_is_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib", reason="make bench installs it")
     sample = scale.Sample(0.5, 1, 2, 3, 4)
     run = scale.Measured("fresh", 1.0, {"documents": {"read": 3}}, 0.5, [(0.5, 3, 0.01)], [sample, sample])
     scale.plot([run, run], tmp_path / "scale.png")
