@@ -90,8 +90,8 @@ def test_settings_take_turns_and_are_shown_with_their_ratio(
     monkeypatch.setattr("subprocess.run", answer)
     monkeypatch.setattr(sys, "argv", ["settings", "--only", "block_size", "--rounds", "2"])
     settings.main()
-    assert asked == [32, 16, 64, 128] * 2
-    assert "| block_size | 16 | 1.00 s | 0.50 | 3.0 s, 3.0 s | 1,000 |" in capsys.readouterr().out
+    assert asked == [32, 64, 128] * 2
+    assert "| block_size | 64 | 4.00 s | 2.00 | 3.0 s, 3.0 s | 1,000 |" in capsys.readouterr().out
 
 
 def test_prompts_of_the_settings_share_one_beginning() -> None:
