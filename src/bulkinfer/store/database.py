@@ -38,6 +38,7 @@ _WRITE_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _READ_SETTINGS = {name: value for name, value in _WRITE_SETTINGS.items() if name != "wal_autocheckpoint"}
 _READ_SETTINGS["memory_limit"] = "1GB"
+_SCRATCH_SETTINGS = _READ_SETTINGS | {"memory_limit": "600MB"}  # a plan has one, and one for reading, open at once
 
 
 def open_for_writing(
@@ -75,7 +76,7 @@ def connect_read_only(path: Path, spill_path: Path) -> duckdb.DuckDBPyConnection
 
 def connect_scratch(spill_path: Path) -> duckdb.DuckDBPyConnection:
     """A database in memory that nothing remains of; what does not fit goes into the folder. Raises duckdb.Error."""
-    return _seal(duckdb.connect(":memory:", config={**_READ_SETTINGS, "temp_directory": str(spill_path)}))
+    return _seal(duckdb.connect(":memory:", config={**_SCRATCH_SETTINGS, "temp_directory": str(spill_path)}))
 
 
 def check_schema(connection: duckdb.DuckDBPyConnection, path: Path) -> bool:
