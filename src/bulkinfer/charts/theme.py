@@ -1,8 +1,8 @@
 """The colours of the light and the dark look.
 
 The first two of the series' colours are those of Okabe and Ito ("Color Universal Design", 2008); the first three are
-told apart with any colour vision, and all have at least 3:1 contrast with the background (WCAG 2.1, 1.4.11). Text has more
-than 4.5:1 (1.4.3).
+told apart with any colour vision, and all have at least 3:1 contrast with the background (WCAG 2.1, 1.4.11). Text has
+more than 4.5:1 (1.4.3).
 """
 
 from dataclasses import dataclass
