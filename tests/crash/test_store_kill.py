@@ -19,12 +19,14 @@ COMMIT_SIZE = 100
 _RUN = """
 import sys
 from pathlib import Path
-from bulkinfer.store import CommitLimits, Store
-from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_rows, make_run
+from bulkinfer.store import CommitLimits, Store, samples
+from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_rows, make_run, make_sample
 
 begin, size = int(sys.argv[2]), int(sys.argv[3])
 store = Store.open(Path(sys.argv[1]), limits=CommitLimits(max_outcomes=size, max_wait_s=60))
 [scan] = store.begin_run(make_run(), TASK, [make_file()], "body")
+samples.SHORTEST_INTERVAL_S = 0.0
+store.samples.source = lambda: (make_sample(store._seq), {})
 for first in range(begin, 10**9, size):
     texts = [f"{number}" for number in range(first, first + size)]
     store.add([make_failure(t, row=int(t)) if t.endswith("7") else make_result(t, output=t * 200) for t in texts])
@@ -73,6 +75,9 @@ def check(database: Path, num_acknowledged: int) -> None:
     assert num_stored % COMMIT_SIZE == 0
     assert num_failed == num_stored // 10
     assert select(database, "select sum(rows), sum(failed) from commits") == [(num_results, num_failures)]
+    assert select(database, "select run_id, seq from samples order by all") == select(
+        database, "select run_id, seq from commits order by all"
+    )
     store = Store.open(database)
     store.begin_run(make_run(), TASK, [make_file()], "body")
     hashes = [hash_of(str(number)) for number in range(num_acknowledged)]

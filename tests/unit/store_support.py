@@ -18,7 +18,7 @@ from bulkinfer.records import (
     Scan,
     SourceFile,
 )
-from bulkinfer.store import CommitLimits, Reader, RunRecord, Store, TaskRecord
+from bulkinfer.store import CommitLimits, Reader, RunRecord, Sample, Store, TaskRecord
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TASK = TaskRecord(UUID("11111111-1111-1111-1111-111111111111"), '{"model": "m"}')
@@ -84,6 +84,12 @@ def make_rows(scan: Scan, texts: Sequence[str]) -> list[DocumentRow]:
 def answer(text: str) -> Outcome:
     """Documents that begin with "bad" fail, all others are answered."""
     return make_failure(text) if text.startswith("bad") else make_result(text)
+
+
+def make_sample(elapsed_s: float = 0.0, **counts: float) -> Sample:
+    """How a run stood, all zero but for what is given."""
+    zeros = dict.fromkeys(Sample.__dataclass_fields__, 0)
+    return Sample(**{**zeros, "elapsed_s": elapsed_s, **counts})  # type: ignore[arg-type]  # counts are whole numbers
 
 
 def run_job(

@@ -27,6 +27,7 @@ from bulkinfer.records import (
 from bulkinfer.runner.outlook import Outlook
 from bulkinfer.runner.pace import Pace
 from bulkinfer.runner.replica import EngineCounts, ReplicaCounts
+from bulkinfer.runner.silence import Listening
 from bulkinfer.shards import Shard
 
 RATE_WINDOW_S = 30.0
@@ -81,10 +82,12 @@ class Ledger(EngineCounts):
     last_answer_s: float | None = None
     peak_queue_size: int = 0
     _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
+    listening: Listening = field(init=False)
     _pace: Pace = field(default_factory=Pace)
 
     def __post_init__(self) -> None:
         self.replicas = tuple(ReplicaCounts() for _ in range(self.num_replicas))
+        self.listening = Listening(self.started_s)
 
     @property
     def num_failed(self) -> int:
@@ -127,6 +130,7 @@ class Ledger(EngineCounts):
     def note_submit(self) -> None:
         """Requests go to the engine."""
         self.first_submit_s = self.first_submit_s or time.monotonic()
+        self.listening.note_asked()
 
     def note_completion(self, request: Request, completion: Completion, replica: int = 0) -> None:
         """Tokens were spent, whatever the outcome."""
@@ -147,6 +151,7 @@ class Ledger(EngineCounts):
     def note_outcome(self, outcome: Outcome, num_chars: int) -> None:
         """A document that the engine was asked is done with."""
         self.chars_finished += num_chars
+        self.listening.note_outcome()
         match outcome:
             case Result():
                 self.num_succeeded += 1
@@ -168,6 +173,8 @@ class Ledger(EngineCounts):
     def progress(self, *, num_queued: int, num_in_flight: int) -> Progress:
         """Where the run stands now. Also takes the reading that later rates are made of."""
         now_s = time.monotonic()
+        if num_in_flight == num_queued == 0:
+            self.listening.note_idle()
         prompt_rate, output_rate = self._rates(now_s)
         stats = self.stats
         left = self._tokens_left()

@@ -35,6 +35,7 @@ from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.parts import create_engines_of, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
+from bulkinfer.runner.sampling import take_sample
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.window import Returned
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner, prepare_next
@@ -286,8 +287,8 @@ class Run:
             max_chars=MAX_SHARD_CHARS,
             find_wanted=lambda spans: store.find_wanted(spans, self._options.only),
         )
-
         store.status_source = self._describe_status
+        store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._num_in_flight)
         try:
             store.listen(plan.job.spec.output.client_timeout_s)
         except StoreError as error:

@@ -12,6 +12,7 @@ from bulkinfer.store.remote import RemoteReader, open_reader, open_reader_if_any
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
 from bulkinfer.store.reports import OpenFailure, RunSummary
 from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.samples import Sample
 from bulkinfer.store.standing import read_standing
 from bulkinfer.store.status import read_status, write_status
 from bulkinfer.store.tally import KindCount, RowKind, Tally, open_tally
@@ -32,6 +33,7 @@ __all__ = [
     "RowKind",
     "RunRecord",
     "RunSummary",
+    "Sample",
     "Store",
     "Tally",
     "TaskRecord",

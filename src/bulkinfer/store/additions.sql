@@ -3,3 +3,13 @@
 
 -- Scans that were read to the end of their file: document_rows holds all rows of it, to this one.
 create table if not exists scan_ends(scan_id uuid not null, last_row bigint not null, ended_at timestamptz not null);
+
+-- How a run stood every few seconds, written with the commit `seq`: what a report draws over time. Counts are from the start
+-- of the run; see store/samples.py. A stall is a long `silence_s`.
+create table if not exists samples(
+    run_id uuid not null, seq bigint not null, sampled_at timestamptz not null, elapsed_s double not null,
+    read bigint, succeeded bigint, failed bigint, queued bigint, in_flight bigint, active bigint, kv_cache_usage float,
+    preemptions bigint, restarts bigint, engine_steps bigint, prompt_tokens bigint, cached_tokens bigint,
+    output_tokens bigint, runner_memory_bytes bigint, engine_memory_bytes bigint, silence_s float, silence_ended_s double,
+    settings json  -- of the engine, where they are others than in the line before
+);

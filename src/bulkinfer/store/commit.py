@@ -15,6 +15,7 @@ import duckdb
 from bulkinfer.records import Failure, Outcome, Result
 from bulkinfer.store.arrow import failures_table, insert_table, last_rows_table, results_table, rows_table
 from bulkinfer.store.queue import Pending
+from bulkinfer.store.samples import Taken, insert_sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,14 @@ _INSERT_COMMIT = """
 
 
 def commit_pending(
-    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, seq: int, pending: Pending
+    connection: duckdb.DuckDBPyConnection,
+    run_id: UUID,
+    task: UUID,
+    seq: int,
+    pending: Pending,
+    taken: Taken | None = None,
 ) -> Written:
-    """Write rows, results, failures and the commit record; nothing when commit `seq` of the run is there already."""
+    """Write rows, results, failures, a sample and the commit record; nothing when commit `seq` is there already."""
     began_s = time.monotonic()
     found = connection.execute(
         "select rows, failed from commits where run_id = $run and seq = $seq", {"run": run_id, "seq": seq}
@@ -81,6 +87,8 @@ def commit_pending(
         num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
         num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
     )
+    if taken is not None:
+        insert_sample(connection, run_id, seq, taken)
     connection.execute(
         _INSERT_COMMIT,
         {

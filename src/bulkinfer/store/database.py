@@ -229,8 +229,8 @@ def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
     run, and is read from there like them.
     """
     try:
-        found = connection.execute("select 1 from duckdb_tables() where table_name = 'scan_ends'").fetchall()
-        if not found:
+        names = {name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
+        if not names >= {"scan_ends", "samples"}:
             connection.execute(_read_sql("additions.sql"))
             connection.execute("checkpoint")
     except duckdb.Error as error:

@@ -39,6 +39,7 @@ from bulkinfer.store.questions import Questions
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
+from bulkinfer.store.samples import SampleClock, insert_sample
 from bulkinfer.store.stall import run_within, stalled_error
 from bulkinfer.store.status import count_lost_commits, read_status, write_status
 
@@ -65,6 +66,8 @@ class Store(Questions):
         self.path = path
         self.status_source: Callable[[], Mapping[str, JsonValue]] | None = None
         """What the status file shall say at each commit; called from the writer thread."""
+        self.samples = SampleClock()
+        """What is written of the run every few seconds, once `samples.source` is set."""
         self._lock = lock
         self._on_commit = on_commit
         self._limits = limits
@@ -173,10 +176,14 @@ class Store(Questions):
         """Flush, then record how the run ended. Raises StoreError."""
         run, _ = self._begun()
         self.flush()
-        self._write(
-            lambda connection: runs.end_run(connection, run.run_id, status, exit_code, summary),
-            "recording the end of the run",
-        )
+        taken = self.samples.take_if_due(is_last=True)
+
+        def write_end(connection: duckdb.DuckDBPyConnection) -> None:
+            runs.end_run(connection, run.run_id, status, exit_code, summary)
+            if taken is not None:
+                insert_sample(connection, run.run_id, self._seq, taken)
+
+        self._write(write_end, "recording the end of the run")
         self._within_limit(self._write_status)
 
     def check(self) -> None:
@@ -262,8 +269,9 @@ class Store(Questions):
         run, task = self._begun()
         began_s = time.monotonic()
         seq = self._seq + 1
+        taken = self.samples.take_if_due()
         written = self._connections.write(
-            lambda connection: commit_pending(connection, run.run_id, task.task_fingerprint, seq, pending),
+            lambda connection: commit_pending(connection, run.run_id, task.task_fingerprint, seq, pending, taken),
             "a commit",
         )
         self._seq = seq

@@ -1,0 +1,51 @@
+"""How long nothing came of the documents that were asked: what a stall is made of."""
+
+import time
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+_SHORTEST_S = 1.0
+"""A shorter silence is nobody's concern."""
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """A time without an outcome while documents were asked."""
+
+    ended_s: float
+    """From the start of the run."""
+    length_s: float
+
+
+@dataclass(slots=True)
+class Listening:
+    """The loop's thread notes; one other thread takes what was longest."""
+
+    began_s: float
+    """Monotonic time at which the run began."""
+    _since_s: float | None = None
+    """Since when documents have been asked without an outcome; None: nothing is asked."""
+    _ended: SimpleQueue[Silence] = field(default_factory=SimpleQueue)
+
+    def note_asked(self) -> None:
+        """Documents are in flight, or were until their engine died."""
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+
+    def note_outcome(self) -> None:
+        """One is done with."""
+        now_s = time.monotonic()
+        if self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
+            self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
+        self._since_s = now_s
+
+    def note_idle(self) -> None:
+        """Nothing is asked."""
+        self._since_s = None
+
+    def take_longest(self) -> Silence:
+        """The longest that ended since it was last called; of none, one of no length."""
+        longest = Silence(0.0, 0.0)
+        while not self._ended.empty():
+            longest = max(longest, self._ended.get(), key=lambda silence: silence.length_s)
+        return longest

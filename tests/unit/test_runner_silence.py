@@ -1,0 +1,36 @@
+"""Silences: how long nothing came while documents were asked."""
+
+from unittest.mock import patch
+
+from bulkinfer.runner.silence import Listening, Silence
+
+
+def listen(*steps: tuple[float, str]) -> Silence:
+    """Note what happened at these seconds of a run that began at 1,000; return the longest silence."""
+    with patch("bulkinfer.runner.silence.time.monotonic") as now:
+        listening = Listening(1_000.0)
+        for at_s, what in steps:
+            now.return_value = 1_000 + at_s
+            getattr(listening, f"note_{what}")()
+        return listening.take_longest()
+
+
+def test_a_silence_lasts_from_the_first_question_or_the_last_outcome() -> None:
+    assert listen((2, "asked"), (5, "outcome")) == Silence(5, 3)
+    assert listen((2, "asked"), (5, "outcome"), (5.5, "outcome"), (9.5, "outcome"), (11, "outcome")) == Silence(9.5, 4)
+    assert listen((2, "asked"), (3, "asked"), (5, "outcome")) == Silence(5, 3), "asking more does not end it"
+
+
+def test_while_nothing_is_asked_nobody_waits() -> None:
+    assert listen((2, "asked"), (3, "outcome"), (3.1, "idle"), (60, "asked"), (61.5, "outcome")) == Silence(61.5, 1.5)
+    assert listen((2, "idle"), (60, "outcome")) == Silence(0, 0)
+
+
+def test_a_short_one_is_none_and_each_is_taken_once() -> None:
+    assert listen((2, "asked"), (2.9, "outcome")) == Silence(0, 0)
+    with patch("bulkinfer.runner.silence.time.monotonic", side_effect=[10.0, 15.0]):
+        listening = Listening(0.0)
+        listening.note_asked()
+        listening.note_outcome()
+    assert listening.take_longest() == Silence(15, 5)
+    assert listening.take_longest() == Silence(0, 0)
