@@ -91,7 +91,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A rendered document, ready for the engine. The sampling parameters are the job's, not the request's."""
+    """A rendered document, ready for the engine. The sampling parameters are the job's, except for `max_tokens`."""
 
     document_hash: bytes
     origin: Origin
@@ -104,6 +104,11 @@ class Request:
     """When it entered the queue, on the engine's clock."""
     prefix_group: int | None = None
     """Requests of one shard with the same number share a long beginning; None: alone."""
+    max_tokens: int | None = None
+    """The most tokens of this answer; None: as many as the job says."""
+    priority: int = 0
+    """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
+    first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,16 @@ class Rejection:
     code: FailureCode
     message: str
     prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The engine has dropped these requests, of those that it was asked to. Nothing comes for them any more.
+
+    What it had finished by then, or never had, is not among them. The reading that follows is from after it.
+    """
+
+    document_hashes: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +212,18 @@ class EngineStats:
     in which no step can be full."""
     idle_s: float = 0.0
     """How long the engine had nothing to run before it got more: nothing had come, or it was not rendered yet."""
+    num_aborted: int = 0
+    """Requests that were dropped because somebody asked for it."""
+    num_kv_blocks: int = 0
+    """Blocks of the KV cache that requests can have; 0: the engine does not tell."""
+    num_free_kv_blocks: int = 0
+    """Those of them that no request has, now. What is only kept for the prefix cache is free."""
+    peak_active: int = 0
+    """The most sequences in any step since the reading before this one; likewise the next."""
+    peak_kv_cache_usage: float = 0.0
 
 
-EngineEvent = EngineReady | EngineStats | Completion | Rejection
+EngineEvent = EngineReady | EngineStats | Completion | Rejection | Aborted
 
 
 @dataclass(frozen=True, slots=True)

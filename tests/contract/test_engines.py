@@ -16,7 +16,16 @@ from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import Engine
 from bulkinfer.engines.child import ChildEngine
 from bulkinfer.errors import EngineDied, EngineError, JobError
-from bulkinfer.records import Completion, EngineEvent, EngineStats, FailureCode, JsonValue, Message, Rejection
+from bulkinfer.records import (
+    Aborted,
+    Completion,
+    EngineEvent,
+    EngineStats,
+    FailureCode,
+    JsonValue,
+    Message,
+    Rejection,
+)
 from tests.engine_support import (
     FREE,
     collect_outcomes,
@@ -118,6 +127,71 @@ def test_an_aborted_request_is_forgotten(engine: Engine) -> None:
     while make_request("after").document_hash not in seen:
         seen.update(outcome.document_hash for outcome in collect_outcomes(engine, 1))
     assert select_outcomes(engine.poll(0.2)) == []
+
+
+@pytest.fixture(params=["local", "child", pytest.param("vllm", marks=pytest.mark.engine)])
+def slow_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """The same, but an answer takes its time in each of them."""
+    if request.param == "vllm":
+        yield request.getfixturevalue("loaded_vllm")
+        return
+    engine = create_engine(
+        simulated_spec(in_child=request.param == "child", seconds_per_output_token=0.01, output_tokens=1000)
+    )
+    start_and_wait(engine)
+    yield engine
+    engine.close()
+
+
+def test_an_abort_is_acknowledged_and_frees_what_was_dropped(slow_engine: Engine) -> None:
+    requests = [replace(make_request(f"Count from {number} to one thousand."), max_tokens=400) for number in range(9)]
+    hashes = {request.document_hash for request in requests}
+    events: list[EngineEvent] = []
+
+    def read(kind: type[EngineEvent]) -> list[EngineEvent]:
+        events.extend(slow_engine.poll(0.05))
+        return [event for event in events if isinstance(event, kind)]
+
+    slow_engine.submit(requests)
+    wait_until(lambda: any(isinstance(one, EngineStats) and one.num_active == 4 for one in read(EngineStats)), 30)
+    before = [event for event in events if isinstance(event, EngineStats)][-1]
+    assert 0 <= before.num_free_kv_blocks < before.num_kv_blocks
+    assert before.kv_cache_usage > 0
+    slow_engine.abort([*hashes, b"unknown"])
+    wait_until(lambda: bool(read(Aborted)), 30)
+    at = next(index for index, event in enumerate(events) if isinstance(event, Aborted))
+    finished = {outcome.document_hash for outcome in select_outcomes(events[:at])}
+    aborted, after = events[at : at + 2]
+    assert isinstance(aborted, Aborted)
+    assert isinstance(after, EngineStats)
+    assert len(aborted.document_hashes) >= 5
+    assert set(aborted.document_hashes) == hashes - finished
+    assert (after.num_active, after.num_waiting, after.kv_cache_usage) == (0, 0, 0.0)
+    assert after.num_free_kv_blocks == after.num_kv_blocks
+    assert after.num_aborted - before.num_aborted == len(aborted.document_hashes)
+    assert select_outcomes([*events[at:], *slow_engine.poll(0.1)]) == []
+
+
+def test_each_answer_has_at_most_its_own_max_tokens(slow_engine: Engine) -> None:
+    wanted = {f"Tell a long story of {number} children.": number for number in (1, 2, 12)}
+    requests = [replace(make_request(name), max_tokens=number) for name, number in wanted.items()]
+    slow_engine.submit([*requests, make_request("Tell a long story.")])
+    by_hash = {outcome.document_hash: outcome for outcome in collect_outcomes(slow_engine, 4)}
+    expected = {make_request(name).document_hash: number for name, number in wanted.items()}
+    expected[make_request("Tell a long story.").document_hash] = 8
+    for document_hash, number in expected.items():
+        outcome = by_hash[document_hash]
+        assert isinstance(outcome, Completion)
+        assert (outcome.output_tokens, outcome.finish_reason) == (number, "length")
+
+
+def test_a_max_tokens_that_is_none_is_one_rejection(slow_engine: Engine) -> None:
+    slow_engine.submit([replace(make_request("none"), max_tokens=0), replace(make_request("one"), max_tokens=1)])
+    by_hash = {outcome.document_hash: outcome for outcome in collect_outcomes(slow_engine, 2)}
+    rejection = by_hash[make_request("none").document_hash]
+    assert isinstance(rejection, Rejection)
+    assert rejection.code is FailureCode.ENGINE_REJECTED
+    assert isinstance(by_hash[make_request("one").document_hash], Completion)
 
 
 def test_a_submit_of_nothing_does_nothing(engine: Engine) -> None:

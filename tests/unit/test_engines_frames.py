@@ -24,7 +24,7 @@ from bulkinfer.engines.frames import (
     encode_request,
 )
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, Message, Rejection, Workload
+from bulkinfer.records import Aborted, Completion, EngineReady, EngineStats, FailureCode, Message, Rejection, Workload
 from tests.engine_support import simulated_spec, vllm_spec
 
 HASH = bytes(range(240, 256))
@@ -42,6 +42,7 @@ HASH = bytes(range(240, 256))
         Submit(
             (EngineRequest(HASH, (Message("system", "s"), Message("user", "ü\n\0😀"))), EngineRequest(bytes(16), ()))
         ),
+        Submit((EngineRequest(HASH, (), max_tokens=7, priority=-3),)),
         Abort((HASH, bytes(16))),
         Close(),
     ],
@@ -62,6 +63,9 @@ def test_a_frame_to_the_child_arrives_unchanged(frame: ParentFrame) -> None:
                 Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000),
                 Rejection(HASH, FailureCode.ENGINE_REJECTED, "refused"),
                 EngineStats(1, 2, 0.5, 3, 4, 5, 6),
+                EngineStats(1, 2, 0.5, 3, 4, 5, 6, num_aborted=7, num_free_kv_blocks=8, peak_kv_cache_usage=0.75),
+                Aborted((HASH, bytes(16))),
+                Aborted(()),
             )
         ),
         ChildFailure(is_job_error=True, message="no such key"),

@@ -1,6 +1,5 @@
 """The engine that runs in the caller's thread, on a virtual clock."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -114,7 +113,8 @@ def test_an_engine_that_was_not_started_says_so() -> None:
         engine.poll(0.0)
     with pytest.raises(EngineDied):
         engine.submit([])
-    engine.abort([b"unknown"])
+    with pytest.raises(EngineDied):
+        engine.abort([b"unknown"])
     engine.close()
 
 
@@ -126,15 +126,12 @@ def test_a_request_reaches_the_step_engine_as_it_was_given() -> None:
             seen.append(request)
             return super().add(request)
 
-        def abort(self, document_hashes: Sequence[bytes]) -> None:
-            raise AssertionError
-
     clock = VirtualClock()
     engine = LocalEngine(lambda: Listening(simulated_spec(), clock), clock=clock)
     start_and_wait(engine)
-    request = make_request("a", "content")
+    request = replace(make_request("a", "content"), max_tokens=3, priority=-2)
     engine.submit([request])
-    assert seen == [EngineRequest(request.document_hash, request.messages)]
+    assert seen == [EngineRequest(request.document_hash, request.messages, max_tokens=3, priority=-2)]
 
 
 def test_the_time_without_work_before_more_comes_is_idle_time() -> None:

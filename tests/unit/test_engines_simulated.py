@@ -179,6 +179,54 @@ def test_an_aborted_request_never_comes_back() -> None:
     assert [one.document_hash for one in run(engine)] == [b"c" * 16]
 
 
+def test_what_is_dropped_is_named_and_its_room_is_free() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=2, seconds_per_output_token=1), VirtualClock())
+    for number in (5, 6, 7):
+        engine.add(request(bytes([number]) * 16))
+    engine.step()
+    before = engine.stats()
+    assert (before.num_active, before.num_waiting, before.num_kv_blocks) == (2, 1, 2 * 512)
+    assert before.num_free_kv_blocks < before.num_kv_blocks
+    assert set(engine.abort([bytes([5]) * 16, bytes([7]) * 16, b"unknown"])) == {bytes([5]) * 16, bytes([7]) * 16}
+    after = engine.stats()
+    assert (after.num_active, after.num_waiting, after.num_aborted) == (1, 0, 2)
+    assert before.num_free_kv_blocks < after.num_free_kv_blocks < after.num_kv_blocks
+    assert engine.abort([bytes([6]) * 16]) == (bytes([6]) * 16,)
+    assert engine.stats().num_free_kv_blocks == engine.stats().num_kv_blocks
+
+
+def test_the_peak_is_of_the_steps_since_the_last_reading() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=3), VirtualClock())
+    run(engine, [request(bytes([number]) * 16) for number in range(3)])
+    first, second = engine.stats(), engine.stats()
+    assert (first.num_active, first.peak_active, second.peak_active) == (0, 3, 0)
+    assert first.peak_kv_cache_usage > second.peak_kv_cache_usage == 0.0
+
+
+def test_a_request_may_have_its_own_max_tokens() -> None:
+    engine = SimulatedEngine(simulated_spec(max_tokens=8, output_tokens=100, max_context_tokens=64), VirtualClock())
+    own = [replace(request(bytes([number]) * 16), max_tokens=number) for number in (1, 3, 20)]
+    completions = run_completions(engine, [*own, request(bytes(16))])
+    assert sorted(one.output_tokens for one in completions) == [1, 3, 8, 20]
+    assert {one.finish_reason for one in completions} == {"length"}
+    none, too_many = replace(request(bytes(16)), max_tokens=0), replace(request(bytes(16)), max_tokens=60)
+    refused = [engine.add(none), engine.add(too_many)]
+    assert [one.code for one in refused if one] == [FailureCode.ENGINE_REJECTED, FailureCode.PROMPT_TOO_LONG]
+
+
+@pytest.mark.parametrize(("has_priorities", "order"), [(True, [9, 3, 4, 1, 2]), (False, [9, 1, 2, 3, 4])])
+def test_the_lowest_priority_number_goes_first_if_priorities_count(has_priorities: bool, order: list[int]) -> None:
+    spec = replace(
+        simulated_spec(max_concurrency=1, seconds_per_output_token=1, output_tokens=2), has_priorities=has_priorities
+    )
+    engine = SimulatedEngine(spec, VirtualClock())
+    engine.add(request(bytes([9]) * 16))
+    engine.step()  # what runs goes on
+    for number, priority in ((1, 5), (2, 5), (3, -1), (4, 0)):
+        engine.add(replace(request(bytes([number]) * 16), priority=priority))
+    assert [one.document_hash[0] for one in run(engine)] == order
+
+
 def with_fault(kind: str, times: int | None = None) -> SimulatedEngine:
     fault: JsonValue = {"match": "BAD", "kind": kind, "times": times}
     return SimulatedEngine(simulated_spec(faults=[fault]), VirtualClock())

@@ -3,6 +3,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -13,7 +14,7 @@ from bulkinfer.engines.frames import Abort, Close, Events, Submit, decode_child_
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.worker import _Worker
 from bulkinfer.framing import read_frame
-from bulkinfer.records import Completion, EngineEvent, EngineStats, Message, Rejection
+from bulkinfer.records import Aborted, Completion, EngineEvent, EngineStats, Message, Rejection
 from tests.engine_support import simulated_spec, wait_until
 
 HELD = "held"
@@ -23,13 +24,21 @@ LIMIT_S = 20
 class GatedEngine(SimulatedEngine):
     """Renders what says HELD only once `gate` is open, and remembers what was admitted."""
 
-    def __init__(self, *, max_concurrency: int = 4, max_tokens: int = 8, seconds_per_output_token: float = 0) -> None:
+    def __init__(
+        self,
+        *,
+        max_concurrency: int = 4,
+        max_tokens: int = 8,
+        seconds_per_output_token: float = 0,
+        has_priorities: bool = False,
+    ) -> None:
         spec = simulated_spec(
             max_concurrency=max_concurrency,
             max_tokens=max_tokens,
             seconds_per_output_token=seconds_per_output_token,
         )
-        super().__init__(spec, VirtualClock())
+        self.has_priorities = has_priorities
+        super().__init__(replace(spec, has_priorities=has_priorities), VirtualClock())
         self.gate = threading.Event()
         self.step_gate = threading.Event()
         self.step_gate.set()
@@ -101,6 +110,7 @@ def serving(engine: GatedEngine) -> Iterator[Parent]:
     with ours, theirs:
         worker = _Worker(theirs)
         worker._engine = engine
+        worker._is_by_priority = engine.has_priorities
         thread = threading.Thread(target=worker._serve, args=(engine,))
         thread.start()
         parent = Parent(worker, ours)
@@ -177,6 +187,50 @@ def test_a_request_that_is_dropped_before_it_is_rendered_never_enters_and_may_co
         outcomes = parent.hear_outcomes(2)
     assert sorted(outcome.document_hash for outcome in outcomes) == hashes(2, 3)
     assert engine.admitted == hashes(3, 2)
+
+
+def test_the_most_urgent_request_is_rendered_and_admitted_before_those_that_wait() -> None:
+    engine = GatedEngine(has_priorities=True)
+    with serving(engine) as parent:
+        parent.say(Submit((request(1, HELD), request(2), request(3))))
+        wait_until(lambda: engine.num_begun == 1, LIMIT_S)
+        parent.say(Submit((replace(request(4), priority=1), replace(request(5), priority=-1))))
+        engine.gate.set()
+        parent.hear_outcomes(5)
+    assert engine.admitted[:1] in ([bytes([5]) * 16], [bytes([1]) * 16])
+    assert [one for one in engine.admitted if one != bytes([5]) * 16] == hashes(1, 2, 3, 4)
+    assert engine.admitted.index(bytes([5]) * 16) < 2
+
+
+def test_where_priorities_do_not_count_the_first_comes_first() -> None:
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1), replace(request(2), priority=-1), replace(request(3), priority=-2))))
+        parent.hear_outcomes(3)
+    assert engine.admitted == hashes(1, 2, 3)
+
+
+def test_what_is_dropped_is_named_wherever_it_was_with_a_reading_from_after_it() -> None:
+    engine = GatedEngine(max_concurrency=1, seconds_per_output_token=1)
+    engine.step_gate.clear()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1),)))
+        wait_until(lambda: len(engine.admitted) == 1, LIMIT_S)
+        parent.say(Submit((request(2, HELD), request(3))))
+        parent.say(Abort(tuple(hashes(1, 3, 9))))
+        engine.step_gate.set()
+        events: list[EngineEvent] = []
+        while not any(isinstance(event, Aborted) for event in events):
+            events += parent.hear()
+        at = next(index for index, event in enumerate(events) if isinstance(event, Aborted))
+        finished = [event.document_hash for event in events if isinstance(event, Completion)]
+        aborted, reading = events[at : at + 2]
+        assert isinstance(aborted, Aborted)
+        assert isinstance(reading, EngineStats)
+        assert sorted((*aborted.document_hashes, *finished)) == hashes(1, 3)
+        assert (reading.num_active, reading.num_aborted) == (0, len(aborted.document_hashes))
+        assert reading.num_free_kv_blocks == reading.num_kv_blocks > 0
+        assert reading.num_waiting == 1
 
 
 def test_the_time_that_a_request_waited_to_be_rendered_counts() -> None:

@@ -16,7 +16,9 @@ def answer(prompt: int, output: int) -> Completion:
 
 
 def test_readings_are_summed_but_the_use_of_caches_is_a_mean() -> None:
-    other = replace(STATS, num_active=5, kv_cache_usage=0.75, num_preemptions=1, memory_bytes=7_000)
+    other = replace(
+        STATS, num_active=5, kv_cache_usage=0.75, num_preemptions=1, memory_bytes=7_000, peak_kv_cache_usage=0.875
+    )
     assert combine_stats([]) is None
     assert combine_stats([STATS]) is STATS
     both = combine_stats([STATS, other])
@@ -25,6 +27,7 @@ def test_readings_are_summed_but_the_use_of_caches_is_a_mean() -> None:
         num_active=8,
         num_waiting=2,
         kv_cache_usage=0.5,
+        peak_kv_cache_usage=0.875,
         num_preemptions=3,
         num_steps=18,
         num_prompt_tokens=120,
@@ -44,6 +47,14 @@ def test_peaks_are_of_all_engines_at_one_time() -> None:
     ledger.note_death(1)
     ledger.note_stats(replace(STATS, num_active=7), 0)
     assert ledger.peak_active == 7, "what ran in a dead engine does not run any more"
+
+
+def test_a_peak_between_two_readings_counts() -> None:
+    ledger = Ledger(0, 4, 2)
+    ledger.note_stats(replace(STATS, num_active=2, peak_active=4), 0)
+    ledger.note_stats(replace(STATS, num_active=0, peak_active=3, peak_kv_cache_usage=0.875), 1)
+    assert (ledger.peak_active, ledger.peak_kv_cache_usage) == (5, 0.875), "the first ran two when the second ran three"
+    assert [counts.peak_active for counts in ledger.replicas] == [4, 3]
 
 
 def test_the_death_of_one_engine_keeps_what_it_counted_and_what_the_other_counts() -> None:

@@ -50,6 +50,10 @@ class EngineSpec:
     free_memory_bytes: int | None = None
     """This engine's share of what was free before the first of them started; None: not measured."""
 
+    has_priorities: bool = False
+    """Requests with a lower `priority` are run first; otherwise the first comes first. A scheduling policy in
+    `arguments` goes before it."""
+
     context_reason: str = ""
     """Where `max_context_tokens` comes from, if not from the job."""
 
@@ -59,8 +63,14 @@ class EngineSpec:
         return self.max_concurrency or (64 if self.kind == "simulated" else 256)
 
     @property
+    def is_by_priority(self) -> bool:
+        """Whether priorities count: they were asked for, or the job itself sets vLLM's policy."""
+        given = self.arguments.get("scheduling_policy") if self.kind == "vllm" else None
+        return given == "priority" if given else self.has_priorities
+
+    @property
     def max_tokens(self) -> int:
-        """The most tokens that one answer may have."""
+        """The most tokens that one answer may have, where the request does not say."""
         max_tokens = self.sampling["max_tokens"]
         assert isinstance(max_tokens, int)
         return max_tokens
@@ -72,6 +82,14 @@ class EngineRequest:
 
     document_hash: bytes
     messages: tuple[Message, ...]
+    max_tokens: int | None = None
+    """None: as many as `EngineSpec.sampling` says."""
+    priority: int = 0
+
+    @classmethod
+    def of(cls, request: Request) -> "EngineRequest":
+        """That part of the request."""
+        return cls(request.document_hash, request.messages, request.max_tokens, request.priority)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +99,9 @@ class Prepared:
     document_hash: bytes
     prompt: object
     """Only the engine that made it knows what it is."""
+    max_tokens: int | None = None
+    """As in the request; likewise the next."""
+    priority: int = 0
 
 
 class StepEngine(Protocol):
@@ -104,14 +125,20 @@ class StepEngine(Protocol):
         Raises whatever the engine raises when it is broken; the caller must not step it again.
         """
 
-    def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests; nothing is returned for them any more. Unknown hashes are ignored."""
+    def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Drop requests; nothing is returned for them any more. Unknown hashes are ignored.
+
+        Returns those that were there. Their sequences and their blocks of the KV cache are free from now on.
+        """
 
     def num_unfinished(self) -> int:
         """Requests added and not yet returned."""
 
+    def num_steps(self) -> int:
+        """Steps since its start."""
+
     def stats(self) -> EngineStats:
-        """A reading of the engine now."""
+        """A reading of the engine now. The peaks in it begin anew."""
 
     def ready(self) -> EngineReady:
         """What was loaded, and with which settings. `start_s` is filled in by the caller."""
@@ -138,7 +165,11 @@ class Engine(Protocol):
         """
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests that are in flight. Completions already on their way may still arrive."""
+        """Drop requests that are in flight. Returns at once.
+
+        An `Aborted` comes that names those that were dropped, and a reading from after it. What had finished by then
+        comes before that, as a completion: each request that was submitted comes back once. Raises EngineDied.
+        """
 
     def now(self) -> float:
         """Seconds on the engine's clock: the monotonic clock, or the simulation's virtual one."""
@@ -154,14 +185,15 @@ def describe_limit(spec: EngineSpec) -> str:
     return f"the context of {spec.max_context_tokens}, which is {spec.context_reason} (limits.max_context_tokens: auto)"
 
 
-def reject_too_long(spec: EngineSpec, document_hash: bytes, prompt_tokens: int) -> Rejection | None:
+def reject_too_long(spec: EngineSpec, request: EngineRequest, prompt_tokens: int) -> Rejection | None:
     """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits."""
     limit = spec.max_context_tokens
     assert limit is not None, "the engine has chosen by now"
-    num_tokens = prompt_tokens + spec.max_tokens
+    max_tokens = spec.max_tokens if request.max_tokens is None else request.max_tokens
+    num_tokens = prompt_tokens + max_tokens
     if num_tokens <= limit:
         return None
     message = (
-        f"prompt of {prompt_tokens} tokens + max_tokens {spec.max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
+        f"prompt of {prompt_tokens} tokens + max_tokens {max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
     )
-    return Rejection(document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)
+    return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)

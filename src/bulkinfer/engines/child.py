@@ -28,6 +28,7 @@ from bulkinfer.engines.frames import (
 from bulkinfer.errors import EngineDied, EngineError, JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
+    Aborted,
     Completion,
     EngineEvent,
     EngineReady,
@@ -106,7 +107,7 @@ class ChildEngine:
         encoded_requests = []
         for request in requests:
             try:
-                encoded_requests.append(encode_request(EngineRequest(request.document_hash, request.messages)))
+                encoded_requests.append(encode_request(EngineRequest.of(request)))
             except orjson.JSONEncodeError:
                 self._events.append(_reject_unencodable(request))
                 self._ring()
@@ -135,8 +136,7 @@ class ChildEngine:
         return events
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests that are in flight. Raises EngineDied as `submit` does."""
-        self._in_flight.difference_update(document_hashes)
+        """Drop requests that are in flight; `poll` returns what was dropped. Raises EngineDied as `submit` does."""
         self._send(encode_parent_frame(Abort(tuple(document_hashes))))
 
     def now(self) -> float:
@@ -201,6 +201,8 @@ class ChildEngine:
                 event = replace(event, start_s=self._heard_at_s - self._started_at_s)
             case Completion() | Rejection():
                 self._in_flight.discard(event.document_hash)
+            case Aborted(document_hashes):
+                self._in_flight.difference_update(document_hashes)
         self._events.append(event)
 
     def _check_limits(self, child: ChildProcess) -> None:

@@ -13,6 +13,7 @@ import orjson
 from bulkinfer.engines.base import EngineRequest, EngineSpec
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
+    Aborted,
     Completion,
     EngineEvent,
     EngineReady,
@@ -150,12 +151,15 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
             return EngineStats(**fields)
         case "EngineReady":
             return EngineReady(**fields)
+        case "Aborted":
+            return Aborted(tuple(map(bytes.fromhex, fields["document_hashes"])))
     raise AssertionError(f"unknown event {name}")
 
 
 def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
     messages = tuple(Message(message["role"], message["content"]) for message in fields["messages"])
-    return EngineRequest(bytes.fromhex(fields["document_hash"]), messages)
+    document_hash = bytes.fromhex(fields["document_hash"])
+    return EngineRequest(document_hash, messages, fields["max_tokens"], fields["priority"])
 
 
 def _encode_bytes(value: object) -> str:

@@ -7,7 +7,7 @@ from bulkinfer.engines.base import EngineRequest, StepEngine
 from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.clock import Clock, RealClock
 from bulkinfer.errors import EngineDied, EngineError
-from bulkinfer.records import UNKNOWN_WORKLOAD, EngineEvent, Request, Workload
+from bulkinfer.records import UNKNOWN_WORKLOAD, Aborted, EngineEvent, Request, Workload
 
 _STATS_EVERY_S = 0.5
 
@@ -54,7 +54,7 @@ class LocalEngine:
         if self._step_engine.num_unfinished() == 0:
             self._wake()
         for request in requests:
-            rejection = self._step_engine.add(EngineRequest(request.document_hash, request.messages))
+            rejection = self._step_engine.add(EngineRequest.of(request))
             if rejection is not None:
                 self._events.append(rejection)
         if self._idle_since_s is not None and self._step_engine.num_unfinished() > 0:
@@ -74,10 +74,14 @@ class LocalEngine:
         return events
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests that are in flight."""
-        if self._step_engine is not None:
-            self._step_engine.abort(document_hashes)
-            self._note_rest(self._step_engine)
+        """Drop requests that are in flight; `poll` returns what was dropped. Raises EngineDied if it is not running."""
+        if self._step_engine is None:
+            raise EngineDied("the engine is not running")
+        self._events.append(Aborted(self._step_engine.abort(document_hashes)))
+        self._note_rest(self._step_engine)
+        self._tell_stats(self._step_engine)
+        if self._ringer is not None:
+            self._ringer.ring()
 
     def now(self) -> float:
         """Seconds on the step engine's clock. Among other engines, one that is idle is where they are."""
@@ -110,7 +114,7 @@ class LocalEngine:
             return self._started_at_s is not None
         if self._step_engine.num_unfinished() > 0 or self._events:
             return True
-        return self._step_engine.stats().num_steps != self._num_steps_told
+        return self._step_engine.num_steps() != self._num_steps_told
 
     def _wake(self) -> None:
         """Something to do, now: among other engines, this one is where they are."""
@@ -154,7 +158,7 @@ class LocalEngine:
 
     def _tell_idle_stats(self, step_engine: StepEngine) -> None:
         """The last reading before a pause, so that the counters of a short run are complete."""
-        if step_engine.stats().num_steps != self._num_steps_told:
+        if step_engine.num_steps() != self._num_steps_told:
             self._tell_stats(step_engine)
 
     def _tell_stats(self, step_engine: StepEngine) -> None:

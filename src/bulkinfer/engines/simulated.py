@@ -15,7 +15,6 @@ the document hash alone. It answers nothing sensible: its words carry no meaning
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
@@ -58,7 +57,11 @@ class _Sequence:
     document_hash: bytes
     prompt_tokens: int
     output_tokens: int
+    is_cut: bool
+    """By its max_tokens."""
     fault: FaultKind | None
+    priority: int = 0
+    """0 where priorities do not count."""
     added_at_s: float = 0.0
     scheduled_at_s: float = 0.0
     first_token_at_s: float = 0.0
@@ -88,7 +91,12 @@ class SimulatedEngine:
         self._life = life
         self._owns_process = owns_process
         self._times_left = [fault.times for fault in self._arguments.faults]
-        self._waiting: deque[_Sequence] = deque()
+        self._waiting: list[tuple[int, int, _Sequence]] = []
+        """A heap: the priority, the order in which they came, the sequence."""
+        self._num_come = 0
+        self._num_aborted = 0
+        self._peak_active = 0
+        self._peak_tokens_held = 0
         self._running: list[tuple[int, int, _Sequence]] = []
         """A heap: the step in which a sequence finishes, the order of entry, the sequence."""
         self._num_entered = 0
@@ -107,21 +115,34 @@ class SimulatedEngine:
     def prepare(self, request: EngineRequest) -> Prepared | Rejection:
         """Measure one request, or say why not: too long for the context, or scripted."""
         prompt_tokens = estimate_prompt_tokens(request.messages)
-        rejection = reject_too_long(self._spec, request.document_hash, prompt_tokens)
+        rejection = reject_too_long(self._spec, request, prompt_tokens)
         if rejection is not None:
             return rejection
         fault = self._find_fault(request.messages) if self._arguments.faults else None
         if fault is FaultKind.REJECT:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "rejected by a scripted fault")
-        output_tokens = self._decide_output_tokens(request.document_hash, fault)
-        return Prepared(request.document_hash, _Sequence(request.document_hash, prompt_tokens, output_tokens, fault))
+        max_tokens = self._spec.max_tokens if request.max_tokens is None else request.max_tokens
+        if max_tokens < 1:
+            return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "max_tokens is less than 1")
+        return Prepared(
+            request.document_hash,
+            _Sequence(
+                request.document_hash,
+                prompt_tokens,
+                self._decide_output_tokens(request.document_hash, max_tokens, fault),
+                fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > max_tokens,
+                fault,
+                request.priority if self._spec.is_by_priority else 0,
+            ),
+        )
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Take one request. It is never refused: `prepare` knows it all."""
         sequence = prepared.prompt
         assert isinstance(sequence, _Sequence)
         sequence.added_at_s = self._clock.now()
-        self._waiting.append(sequence)
+        self._num_come += 1
+        heappush(self._waiting, (sequence.priority, self._num_come, sequence))
         self._num_fed_steps = self._num_steps
         return None
 
@@ -135,24 +156,36 @@ class SimulatedEngine:
             finished += self._advance()
         return finished
 
-    def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests, waiting or running."""
-        dropped = set(document_hashes)
-        self._waiting = deque(sequence for sequence in self._waiting if sequence.document_hash not in dropped)
-        self._running = [entry for entry in self._running if entry[2].document_hash not in dropped]
+    def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Drop requests, waiting or running; returns those that were there."""
+        wanted = set(document_hashes)
+        entries = (*self._waiting, *self._running)
+        dropped = tuple(entry[2].document_hash for entry in entries if entry[2].document_hash in wanted)
+        self._waiting = [entry for entry in self._waiting if entry[2].document_hash not in wanted]
+        self._running = [entry for entry in self._running if entry[2].document_hash not in wanted]
+        heapify(self._waiting)
         heapify(self._running)
         self._num_tokens_held = sum(sequence.num_tokens for _, _, sequence in self._running)
+        self._num_aborted += len(dropped)
+        return dropped
 
     def num_unfinished(self) -> int:
         """Requests added and not yet returned."""
         return len(self._waiting) + len(self._running)
 
+    def num_steps(self) -> int:
+        """Steps since its start."""
+        return self._num_steps
+
     def stats(self) -> EngineStats:
-        """A reading now. `memory_bytes` is 0: whoever owns the process knows it."""
+        """A reading now; a token is a block. `memory_bytes` is 0: whoever owns the process knows it."""
+        num_tokens = self._num_kv_cache_tokens()
+        peak_active, self._peak_active = self._peak_active, len(self._running)
+        peak_tokens_held, self._peak_tokens_held = self._peak_tokens_held, self._num_tokens_held
         return EngineStats(
             num_active=len(self._running),
             num_waiting=len(self._waiting),
-            kv_cache_usage=self._num_tokens_held / self._num_kv_cache_tokens(),
+            kv_cache_usage=self._num_tokens_held / num_tokens,
             num_preemptions=0,
             num_steps=self._num_steps,
             num_output_tokens=self._num_output_tokens,
@@ -160,6 +193,11 @@ class SimulatedEngine:
             num_prompt_tokens=self._num_prompt_tokens,
             num_full_steps=self._num_full_steps,
             num_fed_steps=self._num_fed_steps,
+            num_aborted=self._num_aborted,
+            num_kv_blocks=num_tokens,
+            num_free_kv_blocks=num_tokens - self._num_tokens_held,
+            peak_active=peak_active,
+            peak_kv_cache_usage=peak_tokens_held / num_tokens,
         )
 
     def ready(self) -> EngineReady:
@@ -200,7 +238,7 @@ class SimulatedEngine:
     def _fill_slots(self, now_s: float) -> list[_Sequence]:
         entered = []
         while self._waiting and len(self._running) < self._max_concurrency:
-            sequence = self._waiting.popleft()
+            sequence = heappop(self._waiting)[2]
             if sequence.fault in ENDING_KINDS:
                 self._end(sequence.fault)
             sequence.scheduled_at_s = now_s
@@ -208,6 +246,8 @@ class SimulatedEngine:
             self._num_entered += 1
             heappush(self._running, (self._num_steps + sequence.output_tokens, self._num_entered, sequence))
             entered.append(sequence)
+        self._peak_active = max(self._peak_active, len(self._running))
+        self._peak_tokens_held = max(self._peak_tokens_held, self._num_tokens_held)
         return entered
 
     def _collect_finished(self) -> list[Completion | Rejection]:
@@ -224,12 +264,11 @@ class SimulatedEngine:
             return Rejection(
                 sequence.document_hash, FailureCode.ENGINE_ERROR, "failed by a scripted fault", sequence.prompt_tokens
             )
-        is_cut = sequence.fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > self._spec.max_tokens
         is_empty = sequence.fault is FaultKind.EMPTY
         return Completion(
             document_hash=sequence.document_hash,
             text="" if is_empty else write_text(sequence.document_hash, sequence.output_tokens),
-            finish_reason=FinishReason.LENGTH if is_cut else FinishReason.STOP,
+            finish_reason=FinishReason.LENGTH if sequence.is_cut else FinishReason.STOP,
             prompt_tokens=sequence.prompt_tokens,
             cached_tokens=0,
             output_tokens=sequence.output_tokens,
@@ -238,8 +277,7 @@ class SimulatedEngine:
             total_s=now_s - sequence.added_at_s,
         )
 
-    def _decide_output_tokens(self, document_hash: bytes, fault: FaultKind | None) -> int:
-        max_tokens = self._spec.max_tokens
+    def _decide_output_tokens(self, document_hash: bytes, max_tokens: int, fault: FaultKind | None) -> int:
         if fault is FaultKind.TRUNCATE:
             return max_tokens
         if fault is FaultKind.EMPTY:

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,12 +26,19 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, describe_limit, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
 from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
-from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations, read_model_facts
+from bulkinfer.engines.vllm_counts import StepCounts, read_live_counts
+from bulkinfer.engines.vllm_reading import (
+    describe_fault,
+    find_max_prompt_bytes,
+    read_model_facts,
+    read_outcome,
+    reject_by_size,
+)
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
@@ -39,7 +46,6 @@ from bulkinfer.records import (
     EngineReady,
     EngineStats,
     FailureCode,
-    FinishReason,
     JsonValue,
     Message,
     Rejection,
@@ -68,14 +74,15 @@ class VllmEngine:
     """
 
     def __init__(self, spec: EngineSpec, workload: Workload = UNKNOWN_WORKLOAD) -> None:
-        self._sampling_params = _create_sampling_params(spec)
-        self._recorder = _StatsRecorder()
+        self._sampling_params = {spec.max_tokens: _create_sampling_params(spec)}
+        """By max_tokens: requests may have their own."""
+        self._counts = _Recorder()
         self._chosen = choose_settings(spec, workload)
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(**self._chosen.values),
             # Any other context has smaller defaults: it assumes a server.
             usage_context=UsageContext.LLM_CLASS,
-            stat_loggers=[lambda *_: self._recorder],
+            stat_loggers=[lambda *_: self._counts],
         )
         config = self._engine.vllm_config
         max_model_len = config.model_config.max_model_len
@@ -94,8 +101,6 @@ class VllmEngine:
         )
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
         self._added_at_s: dict[str, float] = {}
-        self._num_full_steps = 0
-        self._num_fed_steps = 0
         if _has_engine_process():
             threading.Thread(target=_watch_engine_process, args=(self._engine.engine_core,), daemon=True).start()
 
@@ -115,67 +120,66 @@ class VllmEngine:
         May run in another thread than the steps: vLLM's renderer encodes with copies of the tokenizer, and the one that
         turns tokens into text is not touched.
         """
-        rejection = self._reject_by_size(request)
+        rejection = reject_by_size(self._spec, request, self._max_prompt_bytes)
         if rejection is not None:
             return rejection
         try:
             prompt = self._render(request.messages)
         except _REQUEST_FAULTS as error:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
-        rejection = reject_too_long(self._spec, request.document_hash, len(prompt["prompt_token_ids"]))
-        return Prepared(request.document_hash, prompt) if rejection is None else rejection
+        rejection = reject_too_long(self._spec, request, len(prompt["prompt_token_ids"]))
+        if rejection is not None:
+            return rejection
+        return Prepared(request.document_hash, prompt, request.max_tokens, request.priority)
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Give one rendered request to vLLM, or say why it refuses it."""
         request_id = prepared.document_hash.hex()
         try:
-            self._engine.add_request(request_id, prepared.prompt, self._sampling_params)
+            params = self._find_sampling_params(prepared.max_tokens)
+            self._engine.add_request(request_id, prepared.prompt, params, priority=prepared.priority)
         except _REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         self._added_at_s[request_id] = time.monotonic()
-        self._num_fed_steps = self._recorder.num_steps
+        self._counts.num_fed_steps = self._counts.num_steps
         return None
 
     def step(self) -> list[Completion | Rejection]:
         """One step of vLLM's scheduler. Raises whatever vLLM raises when it is broken."""
-        num_recorded = self._recorder.num_steps
+        num_recorded = self._counts.num_steps
         num_requests = len(self._added_at_s)
         start_s = time.monotonic()
         outputs = self._engine.step()
-        if self._recorder.num_steps == num_recorded and time.monotonic() - start_s > _WORKING_STEP_S:
+        if self._counts.num_steps == num_recorded and time.monotonic() - start_s > _WORKING_STEP_S:
             # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
-            self._recorder.num_steps += 1
-        # What vLLM tells after the step lacks the sequences that finished in it.
-        if num_requests >= self._spec.expected_concurrency or self._recorder.num_waiting > 0:
-            self._num_full_steps += self._recorder.num_steps - num_recorded
-            self._num_fed_steps = self._recorder.num_steps
-        return [self._finish(output) for output in outputs if output.finished]
+            self._counts.num_steps += 1
+        finished = [output for output in outputs if output.finished]
+        has_all_slots_wanted = num_requests >= self._spec.expected_concurrency
+        self._counts.note_step(num_recorded, len(finished), has_all_slots_wanted=has_all_slots_wanted)
+        now_s = time.monotonic()
+        return [read_outcome(output, now_s - self._added_at_s.pop(output.request_id)) for output in finished]
 
-    def abort(self, document_hashes: Sequence[bytes]) -> None:
-        """Drop requests."""
-        request_ids = [document_hash.hex() for document_hash in document_hashes]
-        known_ids = [request_id for request_id in request_ids if self._added_at_s.pop(request_id, None) is not None]
-        self._engine.abort_request(known_ids)
+    def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+        """Drop requests; returns those that were there."""
+        known = tuple(one for one in document_hashes if self._added_at_s.pop(one.hex(), None) is not None)
+        self._engine.abort_request([document_hash.hex() for document_hash in known])
+        self._counts.num_aborted += len(known)
+        return known
 
     def num_unfinished(self) -> int:
         """Requests added and not yet returned."""
         return len(self._added_at_s)
 
+    def num_steps(self) -> int:
+        """Steps since its start."""
+        return self._counts.num_steps
+
     def stats(self) -> EngineStats:
-        """What vLLM recorded in its last step. `memory_bytes` is 0: whoever owns the process knows it."""
-        is_idle = not self._added_at_s
-        return EngineStats(
-            num_active=0 if is_idle else self._recorder.num_active,
-            num_waiting=0 if is_idle else self._recorder.num_waiting,
-            kv_cache_usage=0.0 if is_idle else self._recorder.kv_cache_usage,
-            num_preemptions=self._recorder.num_preemptions,
-            num_steps=self._recorder.num_steps,
-            num_output_tokens=self._recorder.num_output_tokens,
-            memory_bytes=0,
-            num_prompt_tokens=self._recorder.num_prompt_tokens,
-            num_full_steps=self._num_full_steps,
-            num_fed_steps=self._num_fed_steps,
-        )
+        """What vLLM's scheduler says now, where it runs in this process; else what it said after its last step.
+
+        `memory_bytes` is 0: whoever owns the process knows it.
+        """
+        return self._counts.read(read_live_counts(self._engine), is_idle=not self._added_at_s)
 
     def ready(self) -> EngineReady:
         """The settings that vLLM ended up with, by its own names."""
@@ -202,6 +206,12 @@ class VllmEngine:
         return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
+    def _find_sampling_params(self, max_tokens: int | None) -> Any:  # noqa: ANN401
+        wanted = self._spec.max_tokens if max_tokens is None else max_tokens
+        if wanted not in self._sampling_params:
+            self._sampling_params[wanted] = _build_sampling_params({**self._spec.sampling, "max_tokens": wanted})
+        return self._sampling_params[wanted]
+
     def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         _, (prompt,) = self._renderer.render_chat([conversation], self._chat_params, self._tokenize_params)
@@ -220,79 +230,28 @@ class VllmEngine:
             },
         )
 
-    def _reject_by_size(self, request: EngineRequest) -> Rejection | None:
-        """Refuse a prompt that cannot fit, whatever its tokens: tokenizing 20 MB would stall the sequences that run."""
-        limit = self._max_prompt_bytes
-        if limit is None or sum(len(message.content) for message in request.messages) * 4 <= limit:
-            return None
-        # Chat templates may trim a message.
-        num_bytes = sum(len(message.content.strip().encode(errors="replace")) for message in request.messages)
-        if num_bytes <= limit:
-            return None
-        text = f"prompt of {num_bytes} bytes exceeds {describe_limit(self._spec)}"
-        return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, f"{text}, whatever its tokens are")
 
-    def _finish(self, output: Any) -> Completion | Rejection:  # noqa: ANN401
-        document_hash = bytes.fromhex(output.request_id)
-        added_at_s = self._added_at_s.pop(output.request_id)
-        answer = output.outputs[0]
-        num_prompt_tokens = len(output.prompt_token_ids)
-        if answer.finish_reason in {None, FinishReason.ERROR, FinishReason.ABORT}:
-            message = f"vLLM ended the request with finish reason {answer.finish_reason}"
-            return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
-        queue_s, first_token_s, total_s = read_durations(output.metrics, time.monotonic() - added_at_s)
-        return Completion(
-            document_hash=document_hash,
-            text=answer.text,
-            finish_reason=answer.finish_reason,
-            prompt_tokens=num_prompt_tokens,
-            cached_tokens=output.num_cached_tokens or 0,
-            output_tokens=len(answer.token_ids),
-            queue_s=queue_s,
-            first_token_s=first_token_s,
-            total_s=total_s,
-        )
-
-
-class _StatsRecorder(StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
-    """Keeps what vLLM tells after each step."""
-
-    def __init__(self) -> None:
-        self.num_active = 0
-        self.num_waiting = 0
-        self.kv_cache_usage = 0.0
-        self.num_preemptions = 0
-        self.num_steps = 0
-        self.num_output_tokens = 0
-        self.num_prompt_tokens = 0
-
-    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
-        """Take the numbers of one step; either argument may be None."""
-        self.num_steps += 1
-        if scheduler_stats is not None:
-            self.num_active = scheduler_stats.num_running_reqs
-            self.num_waiting = scheduler_stats.num_waiting_reqs
-            self.kv_cache_usage = scheduler_stats.kv_cache_usage
-        if iteration_stats is not None:
-            self.num_preemptions += iteration_stats.num_preempted_reqs
-            self.num_output_tokens += iteration_stats.num_generation_tokens
-            self.num_prompt_tokens += iteration_stats.num_prompt_tokens
-
-    def log_engine_initialized(self) -> None:
-        """Nothing to say."""
+class _Recorder(StepCounts, StatLoggerBase):  # type: ignore[misc]  # vLLM is untyped here
+    """Is given what vLLM tells after each step."""
 
 
 def _create_sampling_params(spec: EngineSpec) -> Any:  # noqa: ANN401
-    sampling: dict[str, Any] = dict(spec.sampling)
-    check_sampling(sampling, SamplingParams.__struct_fields__)
-    structured = sampling.pop("structured_outputs", None)
+    """Those of the job. Raises JobError."""
+    check_sampling(spec.sampling, SamplingParams.__struct_fields__)
     try:
-        if structured is not None:
-            sampling["structured_outputs"] = StructuredOutputsParams(**structured)
-        # FINAL_ONLY: without it each step would build an output for each sequence.
-        return SamplingParams(**(sampling | {"output_kind": RequestOutputKind.FINAL_ONLY}))
+        return _build_sampling_params(spec.sampling)
     except _REQUEST_FAULTS as error:
         raise JobError(f"sampling: vLLM refuses it: {error}") from error
+
+
+def _build_sampling_params(sampling: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
+    """Raises what vLLM raises for values that it refuses."""
+    given: dict[str, Any] = dict(sampling)
+    structured = given.pop("structured_outputs", None)
+    if structured is not None:
+        given["structured_outputs"] = StructuredOutputsParams(**structured)
+    # FINAL_ONLY: without it each step would build an output for each sequence.
+    return SamplingParams(**(given | {"output_kind": RequestOutputKind.FINAL_ONLY}))
 
 
 def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
@@ -305,6 +264,8 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
         trust_remote_code=spec.trust_remote_code,
         disable_log_stats=False,
     )
+    if spec.has_priorities:
+        settings.choose("scheduling_policy", "priority", "some requests go before others")
     settings.values.setdefault("seed", 0)
     settings.values.setdefault("use_tqdm_on_load", False)
     return settings

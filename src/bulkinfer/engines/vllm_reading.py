@@ -6,7 +6,9 @@ from typing import Any
 
 import orjson
 
+from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
 from bulkinfer.engines.tuning import ModelFacts
+from bulkinfer.records import Completion, FailureCode, FinishReason, Rejection
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
 _MAX_SHRINKAGE = {"NoneType": 1, "Prepend": 1, "NFC": 4, "NFKC": 4}
@@ -22,6 +24,40 @@ def find_max_prompt_bytes(tokenizer: Any, max_context_tokens: int) -> int | None
         return None
     longest = max(len(token.encode(errors="replace")) for token in tokenizer.get_vocab())
     return longest * max_context_tokens * shrinkage
+
+
+def reject_by_size(spec: EngineSpec, request: EngineRequest, max_bytes: int | None) -> Rejection | None:
+    """Refuse a prompt that cannot fit, whatever its tokens: tokenizing 20 MB would stall the sequences that run."""
+    if max_bytes is None or sum(len(message.content) for message in request.messages) * 4 <= max_bytes:
+        return None
+    # Chat templates may trim a message.
+    num_bytes = sum(len(message.content.strip().encode(errors="replace")) for message in request.messages)
+    if num_bytes <= max_bytes:
+        return None
+    text = f"prompt of {num_bytes} bytes exceeds {describe_limit(spec)}"
+    return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, f"{text}, whatever its tokens are")
+
+
+def read_outcome(output: Any, since_added_s: float) -> Completion | Rejection:  # noqa: ANN401
+    """What became of one request, from vLLM's RequestOutput."""
+    document_hash = bytes.fromhex(output.request_id)
+    answer = output.outputs[0]
+    num_prompt_tokens = len(output.prompt_token_ids)
+    if answer.finish_reason in {None, FinishReason.ERROR, FinishReason.ABORT}:
+        message = f"vLLM ended the request with finish reason {answer.finish_reason}"
+        return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
+    queue_s, first_token_s, total_s = read_durations(output.metrics, since_added_s)
+    return Completion(
+        document_hash=document_hash,
+        text=answer.text,
+        finish_reason=answer.finish_reason,
+        prompt_tokens=num_prompt_tokens,
+        cached_tokens=output.num_cached_tokens or 0,
+        output_tokens=len(answer.token_ids),
+        queue_s=queue_s,
+        first_token_s=first_token_s,
+        total_s=total_s,
+    )
 
 
 def read_durations(metrics: Any, since_added_s: float) -> tuple[float, float, float]:  # noqa: ANN401

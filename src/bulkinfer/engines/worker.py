@@ -15,8 +15,9 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from bisect import insort
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -37,11 +38,12 @@ from bulkinfer.engines.frames import (
     encode_child_frame,
 )
 from bulkinfer.engines.own_process import end_group, end_with_parent, has_child_processes, read_memory_bytes
+from bulkinfer.engines.rendering import Renderer
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.records import Completion, EngineEvent, EngineStats, Rejection
+from bulkinfer.records import Aborted, Completion, EngineEvent, EngineStats, Rejection
 
 _NUM_AHEAD = 64  # requests that the engine has beyond its slots, so that one that gets free is filled at once
 _NUM_TO_BEGIN_WITH = 64
@@ -75,6 +77,8 @@ class _Arrival:
     """A request that has come, and what becomes of it in the renderer's thread."""
 
     document_hash: bytes
+    priority: int
+    """0 where priorities do not count."""
     came_at_s: float
     rendering: Future[Prepared | Rejection]
 
@@ -104,12 +108,15 @@ class _Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._inbox: queue.SimpleQueue[_Frame] = queue.SimpleQueue()
-        self._renderer = ThreadPoolExecutor(1, "renderer")
-        self._pending: deque[_Arrival] = deque()
-        """Requests that wait here, in the order in which they came."""
+        self._renderer = Renderer()
+        self._is_by_priority = False
+        self._pending: list[_Arrival] = []
+        """Requests that wait here, the most urgent first; among equals, the first that came."""
         self._engine: StepEngine | None = None
         self._waited_s: dict[bytes, float] = {}
         """How long requests that are in the engine now had waited here: to the parent it is all one engine."""
+        self._num_aborted_here = 0
+        """Requests that were dropped before the engine had them."""
         self._num_slots: int | None = None
         self._is_ready = False
         self._is_closing = False
@@ -126,6 +133,7 @@ class _Worker:
         start = self._inbox.get()
         assert isinstance(start, Start)
         step_timeout_s = start.spec.step_timeout_s
+        self._is_by_priority = start.spec.is_by_priority
         threading.Thread(target=self._watch_steps, args=(step_timeout_s,), name="watch", daemon=True).start()
         try:
             engine = self._engine = _create_step_engine(start)
@@ -155,13 +163,14 @@ class _Worker:
             return frame
         assert self._engine is not None  # the parent submits once it was told that the engine is ready
         now_s = time.monotonic()
-        arrivals = tuple(
-            _Arrival(request.document_hash, now_s, self._renderer.submit(self._engine.prepare, request))
-            for request in frame.requests
-        )
+        arrivals = []
+        for request in frame.requests:
+            priority = request.priority if self._is_by_priority else 0
+            rendering = self._renderer.submit(self._engine.prepare, request, priority)
+            arrivals.append(_Arrival(request.document_hash, priority, now_s, rendering))
         for arrival in arrivals:
             arrival.rendering.add_done_callback(lambda _: self._inbox.put(_RENDERED))
-        return _Arrived(arrivals)
+        return _Arrived(tuple(arrivals))
 
     def _watch_steps(self, limit_s: float) -> None:
         """End this process when one step takes too long; the log then holds where every thread was.
@@ -200,7 +209,7 @@ class _Worker:
             try:
                 self._accept(engine, self._inbox.get(timeout=wait_s))
             except queue.Empty:
-                if not self._pending and (wait_s > _SETTLE_S or engine.stats().num_steps != self._num_steps_told):
+                if not self._pending and (wait_s > _SETTLE_S or engine.num_steps() != self._num_steps_told):
                     self._tell([self._read_stats(engine)])
                 wait_s = _HEARTBEAT_EVERY_S
         self._accept_all(engine)
@@ -212,8 +221,8 @@ class _Worker:
         """
         if self._is_closing or engine.num_unfinished() > 0:
             return False
-        num_next = min(len(self._pending), _NUM_TO_BEGIN_WITH)
-        return num_next == 0 or not self._pending[num_next - 1].rendering.done()
+        next_ones = self._pending[:_NUM_TO_BEGIN_WITH]
+        return not next_ones or not all(arrival.rendering.done() for arrival in next_ones)
 
     def _accept_all(self, engine: StepEngine) -> None:
         while not self._inbox.empty():
@@ -222,23 +231,31 @@ class _Worker:
     def _accept(self, engine: StepEngine, frame: _Frame) -> None:
         match frame:
             case _Arrived(arrivals):
-                self._pending.extend(arrivals)
+                for arrival in arrivals:
+                    insort(self._pending, arrival, key=lambda one: one.priority)
             case _Rendered():
                 pass
             case Abort(document_hashes):
-                dropped = set(document_hashes)
-                for arrival in self._pending:
-                    if arrival.document_hash in dropped:
-                        arrival.rendering.cancel()
-                self._pending = deque(arrival for arrival in self._pending if arrival.document_hash not in dropped)
-                for document_hash in document_hashes:
-                    self._waited_s.pop(document_hash, None)
-                engine.abort(document_hashes)
-                self._note_rest(engine)
+                self._abort(engine, document_hashes)
             case Close():
                 self._is_closing = True
             case Start():
                 raise AssertionError("a second start")
+
+    def _abort(self, engine: StepEngine, document_hashes: Sequence[bytes]) -> None:
+        """Drop what waits here and what the engine has, and say which, with a reading from after it."""
+        wanted = set(document_hashes)
+        dropped = [arrival for arrival in self._pending if arrival.document_hash in wanted]
+        for arrival in dropped:
+            arrival.rendering.cancel()
+        self._pending = [arrival for arrival in self._pending if arrival.document_hash not in wanted]
+        self._num_aborted_here += len(dropped)
+        aborted = engine.abort(document_hashes)
+        for document_hash in aborted:
+            del self._waited_s[document_hash]
+        self._note_rest(engine)
+        waited = tuple(arrival.document_hash for arrival in dropped)
+        self._tell([Aborted((*waited, *aborted)), self._read_stats(engine)])
 
     def _add(self, engine: StepEngine) -> list[Rejection]:
         """Give the engine what is rendered, up to the first that is not: the order is the parent's.
@@ -250,7 +267,7 @@ class _Worker:
         if self._num_slots is not None:
             num_wanted = self._num_slots + _NUM_AHEAD - engine.num_unfinished()
         while num_wanted > 0 and self._pending and self._pending[0].rendering.done():
-            arrival = self._pending.popleft()
+            arrival = self._pending.pop(0)
             waited_s = time.monotonic() - arrival.came_at_s
             prepared = arrival.rendering.result()
             rejection = prepared if isinstance(prepared, Rejection) else engine.admit(prepared)
@@ -267,14 +284,14 @@ class _Worker:
 
         A step that does nothing gives no sign of life, so that an engine that spins for ever falls silent.
         """
-        num_steps = engine.stats().num_steps
+        num_steps = engine.num_steps()
         self._step_began_s = time.monotonic()
         outcomes = engine.step()
         self._step_began_s = None
         is_at_rest = engine.num_unfinished() == 0 and not self._pending
         self._note_rest(engine)
         events: list[EngineEvent] = [self._count_wait(outcome) for outcome in outcomes]
-        if not events and engine.stats().num_steps == num_steps:
+        if not events and engine.num_steps() == num_steps:
             time.sleep(_NAP_S)
         elif is_at_rest or time.monotonic() - self._stats_at_s >= _STATS_EVERY_S:
             # At rest: the parent may end the run with these outcomes, and its counts are to be complete.
@@ -306,7 +323,13 @@ class _Worker:
         self._stats_at_s = time.monotonic()
         self._num_steps_told = stats.num_steps
         self._memory_bytes = max(self._memory_bytes, read_memory_bytes())
-        return replace(stats, memory_bytes=self._memory_bytes, idle_s=self._idle_s)
+        return replace(
+            stats,
+            memory_bytes=self._memory_bytes,
+            idle_s=self._idle_s,
+            num_waiting=stats.num_waiting + len(self._pending),
+            num_aborted=stats.num_aborted + self._num_aborted_here,
+        )
 
     def _tell(self, events: list[EngineEvent]) -> None:
         if events:

@@ -56,7 +56,7 @@ class ReplicaCounts:
     def note_stats(self, stats: EngineStats) -> None:
         """A reading of the engine."""
         self.stats = stats
-        self.peak_active = max(self.peak_active, stats.num_active)
+        self.peak_active = max(self.peak_active, stats.num_active, stats.peak_active)
         self.peak_memory_bytes = max(self.peak_memory_bytes, stats.memory_bytes)
 
     def note_completion(self, completion: Completion) -> None:
@@ -151,8 +151,10 @@ class EngineCounts:
         self._num_active += stats.num_active - counts.num_active
         self.peak_engine_memory_bytes += max(0, stats.memory_bytes - counts.peak_memory_bytes)
         counts.note_stats(stats)
-        self.peak_active = max(self.peak_active, self._num_active)
-        self.peak_kv_cache_usage = max(self.peak_kv_cache_usage, stats.kv_cache_usage)
+        # Those of the others are from about the same time.
+        own_peak = max(stats.num_active, stats.peak_active)
+        self.peak_active = max(self.peak_active, self._num_active - stats.num_active + own_peak)
+        self.peak_kv_cache_usage = max(self.peak_kv_cache_usage, stats.kv_cache_usage, stats.peak_kv_cache_usage)
 
     def tokens_spent(self) -> tuple[int, int]:
         """Prompt and output tokens that the engines have computed."""
@@ -167,9 +169,10 @@ class EngineCounts:
 
 
 def combine_stats(readings: Sequence[EngineStats]) -> EngineStats | None:
-    """One reading of several engines: sums, and the mean use of their KV caches; None of none."""
+    """One reading of several engines: sums, the mean use of their KV caches, the highest peak of it; None of none."""
     if len(readings) < 2:
         return readings[0] if readings else None
     summed = {one.name: sum(getattr(stats, one.name) for stats in readings) for one in fields(EngineStats)}
     summed["kv_cache_usage"] /= len(readings)
+    summed["peak_kv_cache_usage"] = max(stats.peak_kv_cache_usage for stats in readings)
     return EngineStats(**summed)

@@ -12,6 +12,7 @@ from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineDied, EngineError, JobError
 from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, EventSink
 from bulkinfer.records import (
+    Aborted,
     Completion,
     EngineEvent,
     EngineReady,
@@ -270,6 +271,8 @@ class Window:
                 self.emit(EngineStarted(event.start_s, event.settings, self._name))
             case EngineStats():
                 self.ledger.note_stats(event, self.replica)
+            case Aborted():  # a run aborts nothing
+                pass
             case Completion() | Rejection():
                 flight = self._in_flight.pop(event.document_hash)
                 self._in_flight_chars -= flight.request.num_chars
