@@ -206,7 +206,7 @@ def test_an_engine_among_others_sees_its_own_share_of_the_machine(
     found = look_at_machine(replace(replica_spec(1, 2), free_memory_bytes=77), is_cpu=True, num_threads=3)
     assert (found.num_threads, found.num_cores, found.num_replicas) == (3, 3, 2)
     assert (found.free_memory_bytes, found.is_own_cache, found.has_compiled_code) == (77, True, False)
-    (tmp_path / "torch_compile_cache" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "inductor" / "fxgraph" / "a" / "b").mkdir(parents=True)
     monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
     theirs = look_at_machine(vllm_spec(), is_cpu=True, num_threads=3)
     assert (theirs.is_own_cache, theirs.has_compiled_code) == (False, True)
@@ -226,6 +226,13 @@ def test_compiled_code_is_kept_in_the_users_cache_folder() -> None:
     assert cache_of({}) is None
     assert cache_of({"HOME": "/home/someone", "VLLM_CACHE_ROOT": "/theirs"}) == "/theirs"
     assert cache_of({"HOME": "/home/someone"}, GPU) is None
+
+
+@pytest.mark.parametrize("given", [{}, {"VLLM_CACHE_ROOT": "/theirs"}])
+def test_torch_keeps_its_code_in_the_same_folder_as_vllm(given: dict[str, str]) -> None:
+    environment = build_environment(vllm_spec(), CPU, {"HOME": "/home/someone", **given})
+    assert environment["TORCHINDUCTOR_CACHE_DIR"] == environment["VLLM_CACHE_ROOT"] + "/inductor"
+    assert environment["VLLM_USE_AOT_COMPILE"] == "0"
 
 
 def test_code_that_was_compiled_for_something_else_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

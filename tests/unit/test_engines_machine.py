@@ -134,9 +134,9 @@ def test_a_compiler_is_the_one_that_the_user_names_or_one_on_the_path(
 
 def test_a_cache_has_compiled_code_once_a_model_has_left_some(tmp_path: Path) -> None:
     assert not has_compiled_code(tmp_path)
-    (tmp_path / "torch_compile_cache" / "hash").mkdir(parents=True)
+    (tmp_path / "inductor" / "fxgraph" / "ab").mkdir(parents=True)
     assert not has_compiled_code(tmp_path)
-    (tmp_path / "torch_compile_cache" / "hash" / "rank_0_0").mkdir()
+    (tmp_path / "inductor" / "fxgraph" / "ab" / "hash").mkdir()
     assert has_compiled_code(tmp_path)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.machine import (
+    TORCH_CACHE,
     count_cores,
     count_threads,
     describe_cpu,
@@ -125,7 +126,15 @@ def _choose_cpu_variables(spec: EngineSpec, install: VllmInstall, inherited: Map
     num_threads = _choose_threads(spec, install, inherited)
     variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads, **_KEEP_FREED_MEMORY}
     cache = find_compile_cache(install, num_threads, inherited)
-    return variables if cache is None else variables | {"VLLM_CACHE_ROOT": str(cache)}
+    return variables if cache is None else variables | _choose_compile_cache(cache, inherited)
+
+
+def _choose_compile_cache(cache: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """torch's own cache, in vLLM's folder. What vLLM keeps besides it cannot load on a CPU (0.32: `finalize_loading`),
+    and it compiles everything again."""
+    root = inherited.get("VLLM_CACHE_ROOT") or str(cache)
+    torch_cache = str(Path(root) / TORCH_CACHE)
+    return {"VLLM_CACHE_ROOT": root, "TORCHINDUCTOR_CACHE_DIR": torch_cache, "VLLM_USE_AOT_COMPILE": "0"}
 
 
 def _choose_threads(spec: EngineSpec, install: VllmInstall, inherited: Mapping[str, str]) -> str:

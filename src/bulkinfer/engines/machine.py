@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+TORCH_CACHE = "inductor"
+"""The folder of compiled code within that of vLLM."""
 _CGROUP_PATH = Path("/sys/fs/cgroup")
 _OWN_CGROUPS_PATH = Path("/proc/self/cgroup")
 _CPU_PATH = Path("/sys/devices/system/cpu")
@@ -86,8 +88,8 @@ def find_compiler() -> str | None:
 
 
 def has_compiled_code(cache: Path) -> bool:
-    """Whether vLLM has left compiled code in its cache folder, of whatever model."""
-    return any((cache / "torch_compile_cache").glob("*/*"))
+    """Whether an engine has left compiled code in its cache folder, of whatever model."""
+    return any((cache / TORCH_CACHE / "fxgraph").glob("*/*"))
 
 
 def measure_flops_per_s() -> float:
