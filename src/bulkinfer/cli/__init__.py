@@ -4,6 +4,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 
 app      the program itself, and what its commands share: options, targets, errors as JSON
 running  run, plan
+sweeping sweep
 showing  status, failures, query, export
 upkeep   repair, schema, doctor
 """
@@ -16,7 +17,7 @@ from typing import Any, NoReturn
 import typer
 
 from bulkinfer.bugs import told_without_text
-from bulkinfer.cli import running, showing, upkeep  # noqa: F401  # their commands; help shows them in this order
+from bulkinfer.cli import running, showing, sweeping, upkeep  # noqa: F401  # their commands; help shows them in this order
 from bulkinfer.cli.app import app
 from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
 from bulkinfer.streams import Output

@@ -30,16 +30,22 @@ class EngineGroup:
 
 
 def create_engine(
-    spec: EngineSpec, *, start_timeout_s: float = 900, silence_timeout_s: float = 600, log_path: Path | None = None
+    spec: EngineSpec,
+    *,
+    start_timeout_s: float = 900,
+    silence_timeout_s: float = 600,
+    log_path: Path | None = None,
+    virtual_clock: VirtualClock | None = None,
 ) -> Engine:
     """The engine that `spec.kind` names, not started yet.
 
-    A child process gets `start_timeout_s` seconds to load the model and `silence_timeout_s` seconds between two signs
-    of life while it has work, and writes its log to `log_path`. Raises JobError for an unknown kind or wrong arguments.
+    A simulated engine with a virtual clock goes by `virtual_clock`, if it is given. A child process gets
+    `start_timeout_s` seconds to load the model and `silence_timeout_s` seconds between two signs of life while it has
+    work, and writes its log to `log_path`. Raises JobError for an unknown kind or wrong arguments.
     """
     match spec.kind:
         case "simulated" if not parse_simulated_arguments(spec.arguments).in_child:
-            return _create_local_engine(spec, _create_clock(spec))
+            return _create_local_engine(spec, _create_clock(spec, virtual_clock))
         case "simulated" | "vllm":
             return ChildEngine(
                 spec, start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path
@@ -99,8 +105,10 @@ def decide_replicas(spec: EngineSpec, wanted: int | None) -> int:
     return decide_on_gpus(wanted, spec.arguments, os.environ)
 
 
-def _create_clock(spec: EngineSpec) -> Clock:
-    return VirtualClock() if parse_simulated_arguments(spec.arguments).has_virtual_clock else RealClock()
+def _create_clock(spec: EngineSpec, virtual_clock: VirtualClock | None) -> Clock:
+    if not parse_simulated_arguments(spec.arguments).has_virtual_clock:
+        return RealClock()
+    return VirtualClock() if virtual_clock is None else virtual_clock
 
 
 def _create_local_engine(spec: EngineSpec, clock: Clock, ringer: Ringer | None = None) -> LocalEngine:

@@ -65,3 +65,11 @@ class VirtualClock:
     def advance_to(self, now_s: float) -> None:
         """Jump forward; never back."""
         self._now = max(self._now, now_s)
+
+
+class DrivenClock(VirtualClock):
+    """A virtual clock for a sender that goes by it, too: while the engine is idle, it moves to the next arrival."""
+
+    def idle(self, seconds: float) -> None:
+        """Move the clock: nothing is waited for in real time."""
+        self.sleep(seconds)

@@ -1,0 +1,199 @@
+"""`bulkinfer sweep` as a command: what it prints and writes, its exit codes, what it says about bad input."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli_support import Called, call
+from tests.conftest import JobFolder, make_documents
+
+VIRTUAL = {"clock": "virtual", "seconds_per_output_token": 0.02, "seconds_per_prompt_token": 0.0005}
+
+
+@pytest.fixture
+def job(folder: JobFolder) -> Path:
+    """A job with documents of different lengths, on a simulated engine that takes its time, but not ours."""
+    folder.write_documents(make_documents(100))
+    return folder.write_job(engine={"kind": "simulated", "simulated": VIRTUAL})
+
+
+def sweep(job: Path, *arguments: str | Path) -> Called:
+    return call("sweep", str(job), "--duration", "30", *map(str, arguments))
+
+
+def sweep_json(job: Path, *arguments: str | Path) -> dict[str, Any]:
+    found = sweep(job, *arguments, "--json")
+    assert found.exit_code == 0, found.stderr
+    assert len(found.stdout.splitlines()) == 1
+    parsed: dict[str, Any] = json.loads(found.stdout)
+    return parsed
+
+
+def test_json_is_one_object_with_a_point_for_each_load(job: Path) -> None:
+    found = sweep_json(job, "--concurrency", "1,2,4")
+    assert (found["sweep"], found["status"], found["exit_code"]) == (1, "completed", 0)
+    assert [point["concurrency"] for point in found["points"]] == [1, 2, 4]
+    for point in found["points"]:
+        assert set(point["latency_s"]) == {"queue", "first_token", "total"}
+        assert set(point["latency_s"]["total"]) == {"p50", "p95", "p99"}
+        assert point["requests"]["completed"] > 0
+        assert point["engine"]["at_rest"]["num_active"] == 0
+    assert found["recommendation"]["limits"]["max_concurrency"] in {1, 2, 4}
+    assert found["load"]["kinds"]["short"]["prompts"] > 0
+
+
+def test_the_same_seed_gives_the_same_sweep(job: Path) -> None:
+    arguments = ("--concurrency", "3", "--arrivals", "poisson:4", "--cancel", "10%", "--seed", "5")
+    one, other = sweep_json(job, *arguments), sweep_json(job, *arguments)
+    assert one["points"] == other["points"]
+    assert one["points"] != sweep_json(job, *arguments[:-1], "6")["points"]
+
+
+def test_no_document_text_is_in_the_result(folder: JobFolder) -> None:
+    folder.write_documents([{"id": f"d{number}", "body": f"secretword {number} " * 9} for number in range(40)])
+    job = folder.write_job(engine={"kind": "simulated", "simulated": VIRTUAL})
+    found = sweep(job, "--json")
+    assert "secretword" not in found.stdout + found.stderr
+
+
+def test_people_get_a_table_and_a_block_to_paste(job: Path) -> None:
+    found = sweep(job, "--concurrency", "1,4")
+    lines = found.stdout.splitlines()
+    assert any(line.split()[:1] == ["seqs"] for line in lines)
+    assert "limits:" in lines
+    rows = [line for line in lines if line[:7].strip(" *").isdigit()]
+    assert len(rows) == 4  # two points, and again by kind
+    assert all(len(line) <= 80 for line in rows)
+    assert "concurrency 4: " in found.stderr
+
+
+def test_a_saved_sweep_can_be_compared_and_drawn(job: Path, tmp_path: Path) -> None:
+    saved, page = tmp_path / "one.json", tmp_path / "two.html"
+    assert sweep(job, "--concurrency", "1,2", "--save", saved).exit_code == 0
+    found = sweep(job, "--concurrency", "2,4", "--compare", saved, "--to", page)
+    assert found.exit_code == 0, found.stderr
+    assert "compared: this" in found.stdout
+    drawn = page.read_text(encoding="utf-8")
+    assert drawn.count("<svg") == 4
+    assert "http" not in drawn.replace("http://www.w3.org/", "")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+
+
+@pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<svg")])
+def test_a_picture_is_of_its_ending(job: Path, tmp_path: Path, ending: str, magic: bytes) -> None:
+    path = tmp_path / f"sweep.{ending}"
+    assert sweep(job, "--concurrency", "1,2", "--to", path).exit_code == 0
+    assert magic in path.read_bytes()[:400]
+
+
+def test_a_reserve_makes_short_requests_faster_and_low_ones_wait(job: Path) -> None:
+    arguments = ["--concurrency", "4", "--arrivals", "poisson:6", "--mix", "short:0.5,long:0.5", "--low", "long"]
+    found = sweep_json(job, *arguments, "--reserve", "0%,50%", "--duration", "600")
+    without, reserved = found["points"]
+    assert (without["reserve"], reserved["reserve"]) == (0.0, 0.5)
+    assert (
+        reserved["latency_by_kind_s"]["short"]["total"]["p95"] < without["latency_by_kind_s"]["short"]["total"]["p95"]
+    )
+    assert reserved["latency_by_kind_s"]["long"]["queue"]["p95"] > without["latency_by_kind_s"]["long"]["queue"]["p95"]
+    assert reserved["p95_s"] == reserved["latency_by_kind_s"]["short"]["total"]["p95"]
+
+
+def test_a_rate_that_can_never_be_served_ends_and_says_so(job: Path) -> None:
+    for extra in ([], ["--reject"]):
+        found = sweep(job, "--concurrency", "1", "--arrivals", "poisson:50", *extra)
+        assert found.exit_code == 0
+        assert "this rate can never be served" in found.stdout
+        assert "no recommendation" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--concurrency", "0"], "--concurrency: expected whole numbers from 1"),
+        (["--concurrency", "100000"], "--concurrency: expected whole numbers from 1 to 65,536"),
+        (["--mix", "short:0.7,long:0.7"], "--mix: expected shares that sum to 1, found 1.4"),
+        (["--mix", "medium:1"], "--mix: unknown kind 'medium'"),
+        (["--arrivals", "poisson:0"], "--arrivals: expected closed or poisson:RATE"),
+        (["--cancel", "101%"], "--cancel: expected a share from 0 to 1"),
+        (["--duration", "0"], "--duration: expected more than 0 seconds"),
+        (["--queue", "0", "--reject"], "--queue: expected 1 or more with --reject"),
+        (["--per-user", "2"], "--per-user: says nothing with --arrivals closed"),
+        (["--batched-tokens", "4096"], "--batched-tokens: only vLLM has max_num_batched_tokens"),
+        (["--low", "short,long"], "--low: expected at least one kind of the mix at normal priority"),
+        (["--reserve", "25%"], "--reserve: expected --low as well"),
+        (["--low", "long", "--reserve", "100%"], "--reserve: expected less than 100 %"),
+        (["--headroom", "100%"], "--headroom: expected less than 100 %"),
+        (["--to", "sweep.pdf"], "--to: expected a file that ends in .png, .svg, .html"),
+        (["--to", "nowhere/sweep.png"], "--to: nowhere/sweep.png cannot be written"),
+        (["--save", "."], "--save: expected a file, found the folder"),
+        (["--compare", "nowhere.json"], "nowhere.json: cannot be read"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_says_what_is_wrong(job: Path, arguments: list[str], message: str) -> None:
+    found = sweep(job, *arguments)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert message in found.stderr
+    as_json = sweep(job, *arguments, "--json")
+    assert message in json.loads(as_json.stdout)["error"]
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"sweep": 99, "points": []}'])
+def test_a_file_that_is_no_sweep_is_not_compared(job: Path, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    found = sweep(job, "--compare", path)
+    assert found.exit_code == 2
+    assert "other.json: expected" in found.stderr
+
+
+def test_an_engine_without_a_cost_cannot_be_measured(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    found = sweep(folder.write_job())
+    assert found.exit_code == 2
+    assert "seconds_per_output_token: expected more than 0" in found.stderr
+
+
+def test_an_input_without_a_prompt_is_refused(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": ""}])
+    found = sweep(folder.write_job(engine={"kind": "simulated", "simulated": VIRTUAL}))
+    assert found.exit_code == 2
+    assert "none of the input's first 5,000 rows gives a prompt" in found.stderr
+
+
+def test_an_engine_that_dies_is_exit_code_3_with_what_was_measured(folder: JobFolder) -> None:
+    documents = [*make_documents(60), {"id": "bad", "body": "BAD " * 200}]
+    folder.write_documents(documents)
+    faults = [{"match": "BAD", "kind": "raise"}]
+    job = folder.write_job(engine={"kind": "simulated", "simulated": {**VIRTUAL, "faults": faults}})
+    found = sweep(job, "--json", "--mix", "short:0,long:1")
+    assert found.exit_code == 3
+    parsed = json.loads(found.stdout)
+    assert (parsed["status"], parsed["exit_code"]) == ("failed", 3)
+    assert "the engine raised" in parsed["error"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_what_was_measured(folder: JobFolder, number: signal.Signals, exit_code: int) -> None:
+    folder.write_documents(make_documents(50))
+    simulated = {"clock": "real", "seconds_per_output_token": 0.002, "seconds_per_prompt_token": 0}
+    job = folder.write_job(engine={"kind": "simulated", "simulated": simulated})
+    command = [sys.executable, "-m", "bulkinfer", "sweep", str(job), "--concurrency", "1,2"]
+    command += ["--duration", "2", "--warmup", "0", "--json"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        assert "concurrency 1: " in child.stderr.readline()
+        child.send_signal(number)
+        stdout, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    parsed = json.loads(stdout)
+    assert (child.returncode, parsed["exit_code"], parsed["status"]) == (exit_code, exit_code, "interrupted")
+    assert len(parsed["points"]) >= 1
+    assert parsed["points"][0]["requests"]["completed"] > 0
