@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow test-browser soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -58,6 +58,15 @@ $(AIRFLOW)/.ready: requirements/airflow.txt
 	$(PYTHON) -m venv $(AIRFLOW)
 	$(AIRFLOW)/bin/python -m pip install --quiet --no-deps -r requirements/airflow.txt
 	touch $@
+
+# Chromium is a program of the system: apt installs it where it is missing.
+test-browser: $(READY) ## Look at reports in a real Chromium without a window; installs it with apt where it is missing
+	@{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null || { \
+	  echo "installing chromium with apt"; \
+	  if [ "$$(id -u)" = 0 ]; then as_root=; else as_root=sudo; fi; \
+	  $$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
+	} || { echo "test-browser needs Chromium, and apt could not install it: install chromium by hand" >&2; exit 1; }
+	$(BIN)/python -m pytest -m browser tests/browser
 
 soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=, ENGINE=both|simulated|vllm
 	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))

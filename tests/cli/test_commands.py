@@ -112,7 +112,7 @@ except SystemExit as end:
     assert found.stdout.strip() == "0 []", found.stderr
 
 
-COMMANDS = ["run", "plan", "status", "failures", "query", "export", "sweep", "repair", "schema", "doctor"]
+COMMANDS = ["run", "plan", "status", "failures", "query", "export", "report", "sweep", "repair", "schema", "doctor"]
 
 
 def test_every_command_is_known_here() -> None:

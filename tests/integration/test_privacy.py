@@ -198,6 +198,14 @@ def test_looking_at_a_run_shows_none_either(done: JobFolder, answers: set[str], 
     assert find_markers((called.stdout + called.stderr).encode(), answers) == []
 
 
+def test_a_report_shows_none(done: JobFolder, answers: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    assert call("report", str(done.job_path), "--to", str(file)).exit_code == 0
+    content = file.read_bytes()
+    assert b"engine_killer" in content
+    assert find_markers(content, answers) == []
+
+
 def test_events_and_failure_messages_hold_none(done: JobFolder, answers: set[str]) -> None:
     assert done.events
     assert find_markers("\n".join(iter_texts(done.events)).encode(), answers) == []

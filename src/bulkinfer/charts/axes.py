@@ -8,7 +8,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from bulkinfer.charts.chart import Axis, Bar, BarChart, Chart, HistogramChart, LineChart, Look, Mark, Series, Span
 from bulkinfer.charts.theme import Theme
-from bulkinfer.charts.units import find_ticks, format_value
+from bulkinfer.charts.units import Unit, find_ticks, format_value
 
 _MAX_TICKS_X = 5
 _MAX_TICKS_Y = 5
@@ -187,7 +187,8 @@ def _scale(axis: Any, told: Axis, values: Sequence[float], num_most: int) -> Non
             set_limits(0, (high or 1.0) * (1.08 if is_open else 1.0))
         ticks = find_ticks(high, told.unit, num_most) if told.starts_at_zero else None
         if ticks is None:
-            axis.set_major_locator(MaxNLocator(num_most, steps=[1, 2, 5, 10], min_n_ticks=2))
+            is_count = told.unit is Unit.NUMBER and all(float(value).is_integer() for value in values)
+            axis.set_major_locator(MaxNLocator(num_most, steps=[1, 2, 5, 10], min_n_ticks=2, integer=is_count))
         else:
             axis.set_ticks(ticks)
     axis.set_major_formatter(FuncFormatter(lambda value, _position: format_value(value, told.unit)))

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from html import escape
+from textwrap import wrap
 from typing import Any
 
 from matplotlib import rc_context, rcParamsDefault
@@ -24,6 +25,8 @@ from bulkinfer.charts.theme import LIGHT, VARIABLE_PREFIX, Theme
 
 WIDTH_INCHES, HEIGHT_INCHES = 5.4, 3.1
 """So that a window of 400 pixels shows an SVG at about its own size, with text that can be read."""
+_CHARS_PER_COLUMN = 68
+"""Of the text above a page's charts, so that it does not leave the page."""
 
 _FONTS = ["DejaVu Sans", "sans-serif"]
 _COLOR = re.compile(r"#[0-9a-f]{6}(?=[;\"' ])")
@@ -79,6 +82,7 @@ def draw_page_png(
 ) -> bytes:
     """All charts on one page, row by row, below a title and a few lines of text."""
     num_rows = max(1, -(-len(charts) // num_columns))
+    lines = [part for line in lines for part in wrap(_one_line(line), _CHARS_PER_COLUMN * num_columns)]
     head_inches = (0.5 if title else 0.15) + 0.2 * len(lines)
     width, height = num_columns * WIDTH_INCHES, num_rows * HEIGHT_INCHES
     with _settings(salt=""):
@@ -101,7 +105,7 @@ def _write_head(head: Any, title: str, lines: Sequence[str], theme: Theme, inche
         head.text(left, 1 - 0.12 / inches, _one_line(title), fontsize=15, weight="bold", color=theme.text, va="top")
     for number, line in enumerate(lines):
         y = 1 - ((0.45 if title else 0.1) + 0.2 * number) / inches
-        head.text(left, y, _one_line(line), fontsize=9, color=theme.muted, va="top")
+        head.text(left, y, line, fontsize=9, color=theme.muted, va="top")
 
 
 def _one_line(text: str) -> str:

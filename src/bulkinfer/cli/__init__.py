@@ -5,7 +5,7 @@ Heavy imports wait until a command needs them: `bulkinfer --help` answers at onc
 app      the program itself, and what its commands share: options, targets, errors as JSON
 running  run, plan
 sweeping sweep
-showing  status, failures, query, export
+showing  status, failures, query, export, report
 upkeep   repair, schema, doctor
 """
 

@@ -1,4 +1,4 @@
-"""status, failures, query, export: what looks at a database, in a live run or after it."""
+"""status, failures, query, export, report: what looks at a database, in a live run or after it."""
 
 import csv
 import itertools
@@ -114,6 +114,28 @@ def export(
     with open_reader(loaded.database_path, timeout) as reader:
         num_rows = export_answers(reader, loaded.spec.name, to)
     print_lines([f"{num_rows:,} rows written to {to}"])
+
+
+@app.command(epilog="Example: bulkinfer report jobs/summarize.yaml --to report.html")
+def report(
+    target: TargetArgument,
+    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="HTML or PNG, by the ending.")],
+    run: Annotated[
+        str | None,
+        typer.Option("--run", metavar="RUN_ID", help="Which run, by the beginning of its id; else the newest."),
+    ] = None,
+    timeout: TimeoutOption = 30,
+) -> None:
+    """Draw how a run went: one page with charts, the numbers behind them, and the run before beside it."""
+    from bulkinfer.display import print_lines
+    from bulkinfer.report import check_ending, write_report
+    from bulkinfer.store import open_reader
+
+    check_ending(to)
+    database, name = resolve_target(target)
+    with open_reader(database, timeout) as reader:
+        found = write_report(reader, name, to, run)
+    print_lines([f"report of run {found.run_id} ({found.status}) written to {to}"])
 
 
 def show_cells(row: Sequence[object]) -> list[str]:

@@ -1,6 +1,7 @@
 """The store: one DuckDB file, one writer thread, append-only; and everything that reads it."""
 
 from bulkinfer.store.export import export_answers
+from bulkinfer.store.histograms import Histogram
 from bulkinfer.store.history import PastRun, read_answer_lengths, read_past_runs
 from bulkinfer.store.listed import find_listed
 from bulkinfer.store.lock import Holder, read_holder
@@ -10,7 +11,19 @@ from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import RemoteReader, open_reader, open_reader_if_any
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
-from bulkinfer.store.reports import OpenFailure, RunSummary
+from bulkinfer.store.replacing import replacing
+from bulkinfer.store.reports import OpenFailure, Reports, RunSummary
+from bulkinfer.store.run_details import (
+    LongSilence,
+    Moment,
+    RunDetails,
+    RunIdentity,
+    Spread,
+    Totals,
+    find_runs,
+    read_details,
+    read_spread,
+)
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.samples import Sample
 from bulkinfer.store.standing import read_standing
@@ -21,8 +34,11 @@ from bulkinfer.store.writer import Store
 __all__ = [
     "CommitLimits",
     "DocumentCounts",
+    "Histogram",
     "Holder",
     "KindCount",
+    "LongSilence",
+    "Moment",
     "OpenFailure",
     "PastRun",
     "QueryResult",
@@ -30,26 +46,35 @@ __all__ = [
     "RemoteReader",
     "Repair",
     "RepairOutcome",
+    "Reports",
     "RowKind",
+    "RunDetails",
+    "RunIdentity",
     "RunRecord",
     "RunSummary",
     "Sample",
+    "Spread",
     "Store",
     "Tally",
     "TaskRecord",
+    "Totals",
     "engine_log_path",
     "export_answers",
     "find_listed",
+    "find_runs",
     "has_remains",
     "is_database",
     "open_reader",
     "open_reader_if_any",
     "open_tally",
     "read_answer_lengths",
+    "read_details",
     "read_holder",
     "read_past_runs",
+    "read_spread",
     "read_standing",
     "read_status",
     "repair_database",
+    "replacing",
     "write_status",
 ]

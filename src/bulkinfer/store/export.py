@@ -4,9 +4,7 @@ Rows come in input order, in bounded memory. The file appears whole or not at al
 """
 
 import gzip
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -17,6 +15,7 @@ import pyarrow.parquet
 from bulkinfer.errors import JobError
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.remote import RemoteReader
+from bulkinfer.store.replacing import replacing
 
 AnyReader = Reader | RemoteReader
 
@@ -90,7 +89,7 @@ def export_answers(reader: AnyReader, name: str, file: Path) -> int:
     write = _choose_writer(file)
     if name not in reader.names():
         raise JobError(f"{reader.path}: holds no run of a job named {name!r}")
-    with _replacing(file) as stream:
+    with replacing(file) as stream:
         return write(reader, name, stream)
 
 
@@ -136,20 +135,3 @@ def _write_batches(reader: AnyReader, name: str, sql: str, write: Callable[[pa.R
         write(batch)
         num_rows += batch.num_rows
     return num_rows
-
-
-@contextmanager
-def _replacing(file: Path) -> Iterator[IO[bytes]]:
-    """A new file under a temporary name, which takes the place of `file` once it is whole and on disk."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
-    except OSError as error:
-        raise JobError(f"{file}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink()

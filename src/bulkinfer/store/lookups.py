@@ -12,6 +12,13 @@ from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, Percentiles
 from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
+_DURATIONS = ("queue_s", "first_token_s", "total_s")
+LATENCY = f"""
+    select {", ".join(f"quantile_cont({column}, [0.5, 0.95, 0.99])" for column in _DURATIONS)}
+    from (select {", ".join(_DURATIONS)} from results where run_id = $run::uuid)
+    using sample reservoir({_LATENCY_SAMPLE} rows) repeatable (1)
+"""
+"""Percentiles of the three durations of a run's results."""
 
 _HAS_RESULT = "exists (select 1 from results r where r.task_fingerprint = $task and r.document_hash = a.document_hash)"
 _HAS_FINAL_FAILURE = """exists (
@@ -169,17 +176,13 @@ def count_open_failures(
 
 def read_latency(connection: duckdb.DuckDBPyConnection, run_id: UUID) -> Latency:
     """Percentiles of what the run committed; exact up to a million results, above that of a sample of a million."""
-    columns = ("queue_s", "first_token_s", "total_s")
-    quantiles = ", ".join(f"quantile_cont({column}, [0.5, 0.95, 0.99])" for column in columns)
-    (found,) = connection.execute(
-        f"""
-        select {quantiles} from (select {", ".join(columns)} from results where run_id = $run)
-        using sample reservoir({_LATENCY_SAMPLE} rows) repeatable (1)
-        """,
-        {"run": run_id},
-    ).fetchall()
-    # To the microsecond: the columns are single precision, and 0.1 is not 0.10000000149011612 seconds.
-    return Latency(*(Percentiles(*(round(value, 6) for value in values or ())) for values in found))
+    (found,) = connection.execute(LATENCY, {"run": run_id}).fetchall()
+    return make_latency(found)
+
+
+def make_latency(percentiles: Sequence[Sequence[float] | None]) -> Latency:
+    """Of what LATENCY answers. To the microsecond: the columns are single precision, and 0.1 is not 0.10000000149 s."""
+    return Latency(*(Percentiles(*(round(value, 6) for value in values or ())) for values in percentiles))
 
 
 def _describe_to_do(run_id: UUID, task: UUID, only: Only) -> tuple[str, dict[str, object]]:
