@@ -110,6 +110,78 @@ class Progress:
     """Engines that the job has, but for those given up."""
     num_replicas_ready: int = 0
     """Those of them that have a model loaded."""
+    num_preemptions: int = 0
+    """Of all engines in all their lives; likewise the next."""
+    num_restarts: int = 0
+    gpu_memory_bytes: int = 0
+    """In use on the engines' GPUs; 0 without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTaken:
+    """The loop took a shard over: its requests stand before the queue now."""
+
+    number: int
+    """From 1."""
+    num_read: int
+    num_skipped: int
+    """Rows whose document has an outcome already, or stands earlier in the input."""
+    num_requests: int
+    num_failures: int
+    """Rows that gave no request: unreadable, or without a prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """One attempt at a document that is over, in numbers."""
+
+    code: FailureCode | None
+    """None: it is answered."""
+    attempts: int
+    """0: the engine never saw it."""
+    is_asked_again: bool = False
+    """It failed for a reason that may pass, and has no outcome yet."""
+    prompt_tokens: int = 0
+    """0 where the engine completed nothing; likewise the next two."""
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    queue_s: float | None = None
+    """From entering the queue until the scheduler first ran it; None without an answer. Likewise the next two."""
+    first_token_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsFinished:
+    """Attempts that ended. Told only to a run that was asked to (`RunOptions.tells_documents`): they are many."""
+
+    documents: tuple[Finished, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Outcomes are on disk."""
+
+    seq: int
+    num_results: int
+    num_failures: int
+    commit_s: float
+    database_bytes: int
+    """Size of the database after it, the write-ahead log included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The run stopped while these were in flight. They have no outcome; the next run asks them again."""
+
+    num_documents: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServed:
+    """Who wants the metrics of this run asks here."""
+
+    url: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +226,11 @@ Event = (
     | EngineGivenUp
     | Draining
     | Progress
+    | ShardTaken
+    | DocumentsFinished
+    | Committed
+    | Cancelled
+    | MetricsServed
     | Reading
     | Counting
     | RunEnded

@@ -221,6 +221,8 @@ class EngineStats:
     peak_active: int = 0
     """The most sequences in any step since the reading before this one; likewise the next."""
     peak_kv_cache_usage: float = 0.0
+    gpu_memory_bytes: int = 0
+    """In use on the GPUs that the engine has, now; 0 without one."""
 
 
 EngineEvent = EngineReady | EngineStats | Completion | Rejection | Aborted
@@ -343,6 +345,8 @@ class Commit:
     failure_codes: Mapping[FailureCode, int]
     """Of the failures in it."""
     commit_s: float
+    database_bytes: int = 0
+    """Size of the database after it, the write-ahead log included."""
 
 
 class RunStatus(StrEnum):

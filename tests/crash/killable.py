@@ -20,7 +20,7 @@ import psutil
 
 from bulkinfer import cli
 from bulkinfer.records import Commit
-from bulkinfer.runner import loop
+from bulkinfer.runner import parts
 from bulkinfer.store import CommitLimits, Store, database
 from bulkinfer.store.queue import Pending
 from tests.crash.points import Act, Orders, Point, When, decode_orders
@@ -177,7 +177,7 @@ def main() -> None:
     orders = decode_orders(sys.argv[1])
     sys.argv = ["bulkinfer", *sys.argv[2:]]
     journal = Journal(orders.journal_path)
-    setattr(loop, "MAX_SHARD_DOCUMENTS", orders.shard_size)  # noqa: B010 - mypy knows it as not exported
+    setattr(parts, "MAX_SHARD_DOCUMENTS", orders.shard_size)  # noqa: B010 - mypy knows it as not exported
     watch_duckdb()
     watch_store(orders, journal)
     Script(orders, journal).install()

@@ -86,7 +86,7 @@ def test_equal_documents_are_asked_once_and_answered_for_every_row(folder: JobFo
 
 
 def test_equal_documents_in_different_shards_are_asked_once(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bulkinfer.runner.loop.MAX_SHARD_DOCUMENTS", 7)
+    monkeypatch.setattr("bulkinfer.runner.parts.MAX_SHARD_DOCUMENTS", 7)
     folder.write_documents([{"id": f"d{number}", "body": f"document {number % 10}"} for number in range(200)])
     report = folder.run()
     assert (documents_of(report)["succeeded"], documents_of(report)["duplicates"]) == (10, 190)
@@ -573,7 +573,7 @@ def test_shards_join_without_a_dip(folder: JobFolder, monkeypatch: pytest.Monkey
             shards[-1].result(timeout=30)
             return super().step()
 
-    monkeypatch.setattr("bulkinfer.runner.loop.MAX_SHARD_DOCUMENTS", 10)
+    monkeypatch.setattr("bulkinfer.runner.parts.MAX_SHARD_DOCUMENTS", 10)
     monkeypatch.setattr("bulkinfer.runner.loop.prepare_next", prepare)
     monkeypatch.setattr("bulkinfer.engines.SimulatedEngine", Patient)
     folder.write_documents(make_documents(400))

@@ -8,7 +8,13 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 
 from bulkinfer.engines.tuning import ModelFacts
-from bulkinfer.engines.vllm_reading import describe_fault, find_max_prompt_bytes, read_durations, read_model_facts
+from bulkinfer.engines.vllm_reading import (
+    GpuMemory,
+    describe_fault,
+    find_max_prompt_bytes,
+    read_durations,
+    read_model_facts,
+)
 
 
 def stand_in(normalizer: normalizers.Normalizer | None, vocabulary: list[str]) -> SimpleNamespace:
@@ -159,3 +165,52 @@ def test_what_a_model_of_another_shape_does_not_say_is_not_known(tmp_path: Path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"x" * 7)
     assert read_model_facts(Config(intermediate_size=None), str(tmp_path)) == ModelFacts(8192, 23_040, 30, None, 7)
     assert read_model_facts(Config(num_hidden_layers=None), str(tmp_path)) == ModelFacts(8192, weight_bytes=7)
+
+
+class FakeNvml:
+    """NVIDIA's library, as far as it is asked."""
+
+    class NVMLError(Exception):
+        """Its error."""
+
+    def __init__(self, used_bytes: dict[int, int], *, has_library: bool = True) -> None:
+        self._used_bytes = used_bytes
+        self._has_library = has_library
+
+    def nvmlInit(self) -> None:  # noqa: N802 - its name
+        if not self._has_library:
+            raise self.NVMLError
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:  # noqa: N802 - its name
+        return number
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:  # noqa: N802 - its name
+        if handle not in self._used_bytes:
+            raise self.NVMLError
+        return SimpleNamespace(used=self._used_bytes[handle])
+
+
+class FakePlatform:
+    """vLLM's platform: this process sees GPUs 4 and 5."""
+
+    def device_id_to_physical_device_id(self, number: int) -> int:
+        """As vLLM reads CUDA_VISIBLE_DEVICES; a name of a part of a GPU is no number."""
+        return int(("4", "5", "MIG-1")[number])
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "num_gpus", "has_library", "read_bytes"),
+    [
+        ({4: 10, 5: 20}, 2, True, 30),
+        ({4: 10, 5: 20}, 1, True, 10),
+        ({4: 10}, 2, True, 10),
+        ({4: 10, 5: 20}, 3, True, 30),
+        ({4: 10}, 0, True, 0),
+        ({4: 10}, 1, False, 0),
+    ],
+)
+def test_gpu_memory_is_that_of_the_gpus_that_the_engine_has(
+    used_bytes: dict[int, int], num_gpus: int, has_library: bool, read_bytes: int
+) -> None:
+    nvml = FakeNvml(used_bytes, has_library=has_library)
+    assert GpuMemory(nvml, FakePlatform(), num_gpus).read_bytes() == read_bytes

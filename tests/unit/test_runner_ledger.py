@@ -23,7 +23,8 @@ from bulkinfer.records import (
     Request,
     Result,
 )
-from bulkinfer.runner.ledger import InputCounts, Ledger, peak_memory_bytes
+from bulkinfer.runner.ledger import InputCounts, Ledger
+from bulkinfer.runner.memory import peak_memory_bytes
 from bulkinfer.shards import Shard
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

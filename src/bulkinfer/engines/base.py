@@ -140,6 +140,9 @@ class StepEngine(Protocol):
     def stats(self) -> EngineStats:
         """A reading of the engine now. The peaks in it begin anew."""
 
+    def gpu_memory_bytes(self) -> int:
+        """In use on the GPUs that the engine has, by whomever; 0 without one. Costs more than `stats`."""
+
     def ready(self) -> EngineReady:
         """What was loaded, and with which settings. `start_s` is filled in by the caller."""
 

@@ -200,6 +200,10 @@ class SimulatedEngine:
             peak_kv_cache_usage=peak_tokens_held / num_tokens,
         )
 
+    def gpu_memory_bytes(self) -> int:
+        """It has none."""
+        return 0
+
     def ready(self) -> EngineReady:
         """The cost model in use. The KV cache holds all slots at their longest."""
         settings: dict[str, JsonValue] = {

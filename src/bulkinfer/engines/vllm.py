@@ -20,6 +20,7 @@ from vllm.engine.arg_utils import EngineArgs
 from vllm.platforms import current_platform
 from vllm.renderers import ChatParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+from vllm.third_party import pynvml
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.mistral import is_mistral_tokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
@@ -33,6 +34,7 @@ from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
 from bulkinfer.engines.vllm_counts import StepCounts, read_live_counts
 from bulkinfer.engines.vllm_reading import (
+    GpuMemory,
     describe_fault,
     find_max_prompt_bytes,
     read_model_facts,
@@ -101,6 +103,8 @@ class VllmEngine:
         )
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
         self._added_at_s: dict[str, float] = {}
+        num_gpus = config.parallel_config.world_size if current_platform.is_cuda() else 0
+        self._gpu_memory = GpuMemory(pynvml, current_platform, num_gpus)
         if _has_engine_process():
             threading.Thread(target=_watch_engine_process, args=(self._engine.engine_core,), daemon=True).start()
 
@@ -180,6 +184,10 @@ class VllmEngine:
         `memory_bytes` is 0: whoever owns the process knows it.
         """
         return self._counts.read(read_live_counts(self._engine), is_idle=not self._added_at_s)
+
+    def gpu_memory_bytes(self) -> int:
+        """In use on the GPUs of this engine, as the driver says it."""
+        return self._gpu_memory.read_bytes()
 
     def ready(self) -> EngineReady:
         """The settings that vLLM ended up with, by its own names."""

@@ -26,6 +26,32 @@ def find_max_prompt_bytes(tokenizer: Any, max_context_tokens: int) -> int | None
     return longest * max_context_tokens * shrinkage
 
 
+class GpuMemory:
+    """Memory in use on an engine's GPUs, from the driver.
+
+    Not from torch: vLLM may have its own process for the model, and asking torch here would take memory of the GPU.
+    """
+
+    def __init__(self, nvml: Any, platform: Any, num_gpus: int) -> None:  # noqa: ANN401
+        self._nvml = nvml
+        self._gpus: list[Any] = []
+        # There may be no driver's library, or a part of a GPU, that has no number.
+        with suppress(nvml.NVMLError, ValueError, LookupError):
+            if num_gpus > 0:
+                nvml.nvmlInit()
+            for number in range(num_gpus):
+                physical = platform.device_id_to_physical_device_id(number)
+                self._gpus.append(nvml.nvmlDeviceGetHandleByIndex(physical))
+
+    def read_bytes(self) -> int:
+        """Of all of them together, whoever uses it; 0 where there is none, or the driver does not say."""
+        num_bytes = 0
+        for gpu in self._gpus:
+            with suppress(self._nvml.NVMLError):
+                num_bytes += int(self._nvml.nvmlDeviceGetMemoryInfo(gpu).used)
+        return num_bytes
+
+
 def reject_by_size(spec: EngineSpec, request: EngineRequest, max_bytes: int | None) -> Rejection | None:
     """Refuse a prompt that cannot fit, whatever its tokens: tokenizing 20 MB would stall the sequences that run."""
     if max_bytes is None or sum(len(message.content) for message in request.messages) * 4 <= max_bytes:

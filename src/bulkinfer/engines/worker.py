@@ -328,6 +328,7 @@ class _Worker:
             memory_bytes=self._memory_bytes,
             idle_s=self._idle_s,
             num_waiting=stats.num_waiting + len(self._pending),
+            gpu_memory_bytes=engine.gpu_memory_bytes(),
             num_aborted=stats.num_aborted + self._num_aborted_here,
         )
 

@@ -3,6 +3,7 @@
 plan     what is to be run: template, identity, files; everything that can be refused before a model is loaded
 parts    the store and the engine that a run holds
 forecast what a run would find and do, with `survey`, `sample`, `spread` and `estimate`
+telling  single documents in numbers, where somebody counts them
 loop     shard -> queue -> engine -> outcome -> store
 window   the engine and the requests in flight in it: starts, deaths, killers
 ledger   what the loop counts, and the progress and the summary made of it

@@ -20,7 +20,7 @@ from bulkinfer.prompt import DocumentFault
 from bulkinfer.records import Document, FailureCode, JsonValue, Message, SourceFile
 from bulkinfer.runner.context import Context, find_context
 from bulkinfer.runner.estimate import Estimate, Work, estimate_work
-from bulkinfer.runner.ledger import peak_memory_bytes
+from bulkinfer.runner.memory import peak_memory_bytes
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.spread import Spread, shared_share
 from bulkinfer.runner.survey import Survey, survey_input

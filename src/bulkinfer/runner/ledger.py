@@ -4,12 +4,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from uuid import UUID
 
 import psutil
 
-from bulkinfer.events import Progress
+from bulkinfer.events import Progress, ShardTaken
 from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
 from bulkinfer.records import (
     Commit,
@@ -24,6 +23,7 @@ from bulkinfer.records import (
     Result,
     Workload,
 )
+from bulkinfer.runner.memory import peak_memory_bytes
 from bulkinfer.runner.outlook import Outlook
 from bulkinfer.runner.pace import Pace
 from bulkinfer.runner.replica import EngineCounts, ReplicaCounts
@@ -57,6 +57,7 @@ class Ledger(EngineCounts):
     max_tokens: int | None = None
     """The most output tokens of one answer."""
     started_s: float = field(default_factory=time.monotonic)
+    num_shards: int = 0
     num_read: int = 0
     num_skipped: int = 0
     num_to_do: int = 0
@@ -104,8 +105,9 @@ class Ledger(EngineCounts):
         """Documents that this run is done with."""
         return self.num_succeeded + self.num_failed
 
-    def note_shard(self, shard: Shard) -> None:
+    def note_shard(self, shard: Shard) -> ShardTaken:
         """The loop took a shard over."""
+        self.num_shards += 1
         self.num_read += shard.num_read
         self.num_skipped += shard.num_skipped
         self.num_to_do += len(shard.requests) + len(shard.failures)
@@ -114,6 +116,8 @@ class Ledger(EngineCounts):
         self.outlook.note_shard(shard)
         self.bytes_read = shard.bytes_read
         self.last_rows.update(shard.last_rows)
+        counts = len(shard.requests), len(shard.failures)
+        return ShardTaken(self.num_shards, shard.num_read, shard.num_skipped, *counts)
 
     def note_ready(self, ready: EngineReady, replica: int = 0) -> None:
         """An engine is loaded, for the first time or again."""
@@ -203,6 +207,9 @@ class Ledger(EngineCounts):
             runner_memory_bytes=psutil.Process().memory_info().rss,
             num_replicas=sum(not replica.is_retired for replica in self.replicas),
             num_replicas_ready=sum(replica.is_ready for replica in self.replicas),
+            num_preemptions=self.num_preemptions,
+            num_restarts=self.num_restarts,
+            gpu_memory_bytes=stats.gpu_memory_bytes if stats else 0,
         )
 
     def workload(self) -> Workload:
@@ -367,13 +374,3 @@ class Ledger(EngineCounts):
 
 def _sort_codes(counts: Mapping[FailureCode, int]) -> dict[str, JsonValue]:
     return {code.value: count for code, count in sorted(counts.items()) if count}
-
-
-def peak_memory_bytes() -> int:
-    """The most resident memory that this process had.
-
-    The kernel's high-water mark of this address space, in KiB: `ru_maxrss` would include what the parent had when it
-    started this process.
-    """
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmHWM:")[2].split()[0]) * 1024

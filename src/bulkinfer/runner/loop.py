@@ -25,20 +25,21 @@ from bulkinfer.errors import (
     StoreError,
     TooManyFailures,
 )
-from bulkinfer.events import Draining, EventSink, RunEnded, RunStarted, Warned
+from bulkinfer.events import Cancelled, Committed, Draining, EventSink, RunEnded, RunStarted, Warned
 from bulkinfer.job import FailureLimit
 from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.garbage import collect_seldom
 from bulkinfer.runner.ledger import InputCounts, Ledger
-from bulkinfer.runner.parts import create_engines_of, open_store
+from bulkinfer.runner.parts import create_engines_of, create_planner, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
-from bulkinfer.runner.report import RunOptions, RunReport, exit_code_of, status_of
+from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
 from bulkinfer.runner.signals import StopFlag, watch_signals
+from bulkinfer.runner.telling import FinishedDocuments
 from bulkinfer.runner.window import Returned
-from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner, prepare_next
+from bulkinfer.shards import Shard, ShardPlanner, prepare_next
 from bulkinfer.store import RunRecord, Store, TaskRecord
 
 PLANNER_END_LIMIT_S = 5.0
@@ -86,6 +87,7 @@ class Run:
         self._store = store
         self._stop = stop
         self._committed = committed
+        self._finished = FinishedDocuments(emit, is_wanted=options.tells_documents)
         self._limits = plan.job.spec.limits
         input_size_bytes = sum(file.size_bytes for file in plan.files)
         max_concurrency = plan.engine_spec.expected_concurrency
@@ -130,19 +132,22 @@ class Run:
 
     def report(self, error: BulkinferError | None) -> RunReport:
         """Close the run in the store and say how it ended. That the store failed outweighs whatever ended the run."""
+        if self._num_in_flight:
+            self._emit(Cancelled(self._num_in_flight))
         self._stop_helpers()
         try:
             self._store.flush()
             self._note_commits()
-            summary = self._describe_end(error) | self._summarise()
+            summary = describe_end(self._plan, self.run_id, error) | self._summarise()
             self._store.status_source = lambda: summary
             self._store.end_run(status_of(error), exit_code_of(error), summary)
             self._store.settle()
         except StoreError as store_error:
             error = store_error
             self._note_commits()
-            summary = self._describe_end(error) | self._ledger.summary_of_commits()
+            summary = describe_end(self._plan, self.run_id, error) | self._ledger.summary_of_commits()
             self._store.tell_end(summary)
+        self._tell(is_last=True)
         self._emit(RunEnded(status_of(error), summary))
         return RunReport(exit_code_of(error), summary, error)
 
@@ -174,7 +179,8 @@ class Run:
             self._ledger.is_read_to_end = True
             return
         self._next_shard = prepare_next(self._shards)
-        self._ledger.note_shard(shard)
+        self._emit(self._ledger.note_shard(shard))
+        self._finished.note_unasked(shard.failures)
         self._pending.extend(shard.requests)
         self._feed()
         self._store.add_rows(shard.rows, shard.ended_scans)
@@ -184,6 +190,8 @@ class Run:
         while not self._committed.empty():
             commit = self._committed.get()
             self._ledger.note_commit(commit)
+            counts = commit.seq, commit.num_results, commit.num_failures
+            self._emit(Committed(*counts, commit.commit_s, commit.database_bytes))
             self._planner.forget(commit.document_hashes)
 
     def _feed(self) -> None:
@@ -214,13 +222,16 @@ class Run:
         outcomes = []
         for returned in self._fleet.poll(TICK_S if is_engine_busy else 0.0):
             outcome = self._decide(returned)
-            if isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS:
+            is_again = isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS
+            self._finished.note(outcome, returned.event, is_asked_again=is_again)
+            if is_again:
                 self._fleet.ask_again(returned.flight.request)
                 continue
             self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
             outcomes.append(outcome)
         if outcomes:
             self._feed()
+            self._finished.tell()
             self._store.add(outcomes)
         elif not is_engine_busy:
             self._wait_for_planner()
@@ -241,8 +252,9 @@ class Run:
             self._emit(Draining(None, self._num_in_flight, self._grace_s))
             self._drain(self._too_many_failures(ledger.num_failed, ledger.num_outcomes))
 
-    def _tell(self) -> None:
-        if time.monotonic() - self._told_s >= TICK_S:
+    def _tell(self, *, is_last: bool = False) -> None:
+        if is_last or time.monotonic() - self._told_s >= TICK_S:
+            self._finished.tell()
             self._told_s = time.monotonic()
             self._emit(self._ledger.progress(num_queued=len(self._fleet.queue), num_in_flight=self._num_in_flight))
 
@@ -277,16 +289,7 @@ class Run:
         run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
-        planner = ShardPlanner(
-            scans=scans,
-            template=plan.template,
-            id_field=plan.job.spec.input.id,
-            find_done=lambda hashes: store.find_done(hashes, self._options.only),
-            limit=self._options.limit,
-            max_documents=MAX_SHARD_DOCUMENTS,
-            max_chars=MAX_SHARD_CHARS,
-            find_wanted=lambda spans: store.find_wanted(spans, self._options.only),
-        )
+        planner = create_planner(plan, self._options, scans, store)
         store.status_source = self._describe_status
         store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._num_in_flight)
         try:
@@ -345,17 +348,6 @@ class Run:
             f"{num_failed:,} of {num_documents:,} documents failed, above max_failures {self._failure_limit}. "
             f"`bulkinfer failures {self._plan.job.path}` lists them"
         )
-
-    def _describe_end(self, error: BulkinferError | None) -> dict[str, JsonValue]:
-        return {
-            "job": self._plan.job.spec.name,
-            "run_id": str(self.run_id),
-            "task_fingerprint": str(self._plan.task_fingerprint),
-            "status": status_of(error).value,
-            "exit_code": int(exit_code_of(error)),
-            "error": None if error is None else str(error),
-            "database": str(self._plan.job.database_path),
-        }
 
     def _summarise(self) -> dict[str, JsonValue]:
         """What is on disk now, of the rows that this run has read."""

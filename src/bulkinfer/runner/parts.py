@@ -1,12 +1,14 @@
-"""What a run is made of besides its loop: the store that it holds, and the engine that it drives."""
+"""What a run is made of besides its loop: the store that it holds, the engine that it drives, the planner of shards."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bulkinfer.engines import EngineGroup, create_engines
 from bulkinfer.errors import Interrupted, StoreLocked
-from bulkinfer.records import Commit
+from bulkinfer.records import Commit, Scan
 from bulkinfer.runner.plan import RunPlan
+from bulkinfer.runner.report import RunOptions
 from bulkinfer.runner.signals import StopFlag
+from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, ShardPlanner
 from bulkinfer.store import CommitLimits, Store, engine_log_path
 
 
@@ -40,3 +42,17 @@ def open_store(plan: RunPlan, stop: StopFlag, on_commit: Callable[[Commit], None
         if stop.is_set:
             raise Interrupted(stop.received[0]) from None
         raise
+
+
+def create_planner(plan: RunPlan, options: RunOptions, scans: Sequence[Scan], store: Store) -> ShardPlanner:
+    """What makes the shards of a run out of its input."""
+    return ShardPlanner(
+        scans=scans,
+        template=plan.template,
+        id_field=plan.job.spec.input.id,
+        find_done=lambda hashes: store.find_done(hashes, options.only),
+        limit=options.limit,
+        max_documents=MAX_SHARD_DOCUMENTS,
+        max_chars=MAX_SHARD_CHARS,
+        find_wanted=lambda spans: store.find_wanted(spans, options.only),
+    )

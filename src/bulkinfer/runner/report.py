@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, StoreLocked
 from bulkinfer.job import FailureLimit
 from bulkinfer.records import JsonValue, Only, RunStatus
+from bulkinfer.runner.plan import RunPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,8 @@ class RunOptions:
     """Instead of the job's `limits.max_failures`."""
     grace_s: float | None = None
     """Instead of the job's `engine.grace_s`."""
+    tells_documents: bool = False
+    """Emit `DocumentsFinished`: somebody counts each document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,3 +50,16 @@ def status_of(error: BulkinferError | None) -> RunStatus:
             return RunStatus.LOCKED
         case _:
             return RunStatus.FAILED
+
+
+def describe_end(plan: RunPlan, run_id: UUID, error: BulkinferError | None) -> dict[str, JsonValue]:
+    """The part of the summary that tells which run it was, and how it ended."""
+    return {
+        "job": plan.job.spec.name,
+        "run_id": str(run_id),
+        "task_fingerprint": str(plan.task_fingerprint),
+        "status": status_of(error).value,
+        "exit_code": int(exit_code_of(error)),
+        "error": None if error is None else str(error),
+        "database": str(plan.job.database_path),
+    }

@@ -60,6 +60,15 @@ def wal_path(database: Path) -> Path:
     return _beside(database, ".wal")
 
 
+def measure_database(database: Path) -> int:
+    """Bytes of a database and its write-ahead log, as far as they can be seen."""
+    num_bytes = 0
+    for path in (database, wal_path(database)):
+        with suppress(OSError):
+            num_bytes += path.stat().st_size
+    return num_bytes
+
+
 def socket_path(database: Path) -> Path:
     """`<database>.sock`: where a live run answers questions. A name that is too long for that gives way to a hash."""
     path = _beside(database, ".sock")

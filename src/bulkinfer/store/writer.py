@@ -34,7 +34,7 @@ from bulkinfer.store.connections import Connections
 from bulkinfer.store.database import explain_error
 from bulkinfer.store.listener import Listener
 from bulkinfer.store.lock import RunLock
-from bulkinfer.store.paths import clear_spill, prepare_folder, resolve_database, wal_path
+from bulkinfer.store.paths import clear_spill, measure_database, prepare_folder, resolve_database, wal_path
 from bulkinfer.store.questions import Questions
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
@@ -279,7 +279,15 @@ class Store(Questions):
         hashes = tuple(outcome.document_hash for outcome in pending.outcomes)
         codes = Counter(outcome.code for outcome in pending.outcomes if isinstance(outcome, Failure))
         self._on_commit(
-            Commit(seq, written.num_results, written.num_failures, hashes, codes, time.monotonic() - began_s)
+            Commit(
+                seq,
+                written.num_results,
+                written.num_failures,
+                hashes,
+                codes,
+                time.monotonic() - began_s,
+                measure_database(self.path),
+            )
         )
         self._write_status()
 
