@@ -32,7 +32,7 @@ settings.load_profile("fuzz" if "FUZZ_EXAMPLES" in os.environ else "suite")
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test depends on what the machine's owner exported."""
     for name in os.environ:
-        if name.startswith(("BULKINFER_", "VLLM_")):
+        if name.startswith(("BULKINFER_", "VLLM_", "OTEL_")):
             monkeypatch.delenv(name)
 
 

@@ -222,7 +222,7 @@ def test_a_plain_line_has_the_same_numbers() -> None:
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (STARTED, "tickets: 12 input file(s), 3.0 MiB; database /data/out.duckdb\n"),
+        (STARTED, f"tickets: 12 input file(s), 3.0 MiB; run {UUID(int=1)}; database /data/out.duckdb\n"),
         (Warned("no socket can be made"), "warning: no socket can be made\n"),
         (EngineStarting("my-model", 0), "loading my-model\n"),
         (EngineStarting("my-model", 2), "restarting the engine: loading my-model\n"),

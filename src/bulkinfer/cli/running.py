@@ -1,11 +1,14 @@
 """run and plan: what goes through the input."""
 
 import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bulkinfer.cli.app import JobArgument, JsonOption, SetOption, app, json_errors, refuse_nan
+from bulkinfer.logs import JsonLog, LogFormat
 from bulkinfer.records import Only
 from bulkinfer.streams import print_json
 
@@ -31,26 +34,54 @@ def run(
     ] = None,
     json: JsonOption = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="What stderr gets: lines for people, or one JSON object a line.")
+    ] = LogFormat.HUMAN,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Serve metrics for Prometheus here while it runs; 0: any free port."),
+    ] = None,
+    metrics_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where --metrics-port listens, instead of 127.0.0.1; 0.0.0.0: for other machines, too.",
+            show_default=False,
+        ),
+    ] = None,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.prom", help="Write metrics here now and then and at the end, for node_exporter."),
+    ] = None,
 ) -> None:
     """Run a job, or resume it: what has an outcome already is not asked again."""
-    with json_errors(json, {"job": str(job)}):
-        from bulkinfer.display import RunDisplay
-        from bulkinfer.job import load_job, parse_failure_limit
-        from bulkinfer.runner import RunOptions, end_on_signals, plan_run, run_job
+    with ExitStack() as stack:
+        log = stack.enter_context(JsonLog(str(job), is_quiet=quiet)) if log_format is LogFormat.JSON else None
+        with json_errors(json, {"job": str(job)}):
+            from bulkinfer.display import RunDisplay
+            from bulkinfer.job import load_job, parse_failure_limit
+            from bulkinfer.metrics import MetricsOptions, RunLabels, open_metrics
+            from bulkinfer.runner import RunOptions, end_on_signals, plan_run, run_job
 
-        failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
-        options = RunOptions(only=only, limit=limit, failure_limit=failure_limit, grace_s=grace)
-        with end_on_signals():
-            planned = plan_run(load_job(job, overrides))
-            with RunDisplay(is_quiet=quiet) as display:
-                report = run_job(planned, options, display, ends_process=True)
-    try:
-        if json:
-            print_json(report.summary)
-            sys.stdout.flush()
-    finally:
-        if report.error is not None:
-            raise report.error
+            metrics = MetricsOptions(metrics_port, metrics_address, metrics_file)
+            failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
+            options = RunOptions(only, limit, failure_limit, grace, tells_documents=metrics.are_wanted)
+            with end_on_signals():
+                loaded = load_job(job, overrides)
+                model = Path(loaded.model).name if loaded.is_local_model else loaded.model
+                labels = RunLabels(model, loaded.spec.name, engine_kind=loaded.spec.engine.kind)
+                with (
+                    nullcontext(log) if log else RunDisplay(is_quiet=quiet) as display,
+                    open_metrics(metrics, labels, display) as sink,
+                ):
+                    report = run_job(plan_run(loaded), options, sink, ends_process=True)
+        try:
+            if json:
+                print_json(report.summary)
+                sys.stdout.flush()
+        finally:
+            if report.error is not None:
+                raise report.error
 
 
 @app.command(epilog="Example: bulkinfer plan jobs/summarize.yaml")

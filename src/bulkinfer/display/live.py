@@ -23,6 +23,7 @@ from bulkinfer.events import (
     EngineStarted,
     EngineStarting,
     Event,
+    MetricsServed,
     Progress,
     Reading,
     RunEnded,
@@ -61,7 +62,10 @@ class RunDisplay:
         match event:
             case RunStarted():
                 size = format_bytes(event.input_size_bytes)
-                self._say(f"{event.job}: {event.num_source_files:,} input file(s), {size}; database {event.database}")
+                what = f"{event.num_source_files:,} input file(s), {size}"
+                self._say(f"{event.job}: {what}; run {event.run_id}; database {event.database}")
+            case MetricsServed():
+                self._say(f"metrics at {event.url}")
             case Warned():
                 self._say(f"warning: {event.message}")
             case EngineStarting(model=model, replica=replica):

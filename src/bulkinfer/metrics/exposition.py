@@ -1,0 +1,130 @@
+"""The counts as Prometheus reads them: over HTTP while the run lives, and in a text file for node_exporter."""
+
+import errno
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from bulkinfer.errors import JobError
+from bulkinfer.metrics.catalogue import LABELS, Kind
+from bulkinfer.metrics.tally import Reading, RunLabels, Tally
+
+_ADVICE = {
+    errno.EADDRINUSE: "another run may have it: choose another port, or 0 for any free one",
+    errno.EACCES: "ports below 1024 are for privileged users: choose a higher one",
+}
+_FIRST_BYTES = b"# HELP bulkinfer_"
+"""How a file that an earlier run wrote begins."""
+
+
+def create_registry(tally: Tally) -> CollectorRegistry:
+    """What prometheus_client reads the tally through."""
+    registry = CollectorRegistry()
+    registry.register(_TallyCollector(tally))
+    return registry
+
+
+class MetricsPort:
+    """A server on a port, from its making to `close`. Raises JobError when the port cannot be had."""
+
+    def __init__(self, address: str, port: int, registry: CollectorRegistry) -> None:
+        try:
+            self._server, self._thread = start_http_server(port, address, registry)
+        except OSError as error:
+            advice = _ADVICE.get(error.errno or 0, "is it an address of this machine?")
+            said = f"--metrics-port {port}: cannot listen on {address}: {error.strerror or error}"
+            raise JobError(f"{said}; {advice}") from error
+        host = f"[{address}]" if ":" in address else address
+        self.url = f"http://{host}:{self._server.server_port}/metrics"
+
+    def close(self) -> None:
+        """Answer nobody any more. Takes up to half a second."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class MetricsFile:
+    """A text file that is replaced, whole or not at all.
+
+    Raises JobError when it is clear beforehand that it cannot be written, or that something else would be lost.
+    """
+
+    def __init__(self, path: Path, registry: CollectorRegistry) -> None:
+        self._path = os.path.realpath(path)  # where a link leads, so that the link stays
+        self._registry = registry
+        try:
+            self._check(Path(self._path))
+        except OSError as error:
+            raise JobError(f"--metrics-file {path}: cannot be written: {error.strerror}") from error
+
+    def write(self) -> None:
+        """Replace it. Raises OSError."""
+        write_to_textfile(self._path, self._registry)
+
+    def _check(self, path: Path) -> None:
+        if path.suffix != ".prom":
+            raise JobError(f"--metrics-file {path}: must end in .prom: node_exporter reads no others")
+        if path.exists():
+            if not path.is_file():
+                raise JobError(f"--metrics-file {path}: is not a file")
+            with path.open("rb") as file:
+                begin = file.read(len(_FIRST_BYTES))
+            if begin not in {b"", _FIRST_BYTES}:
+                raise JobError(f"--metrics-file {path}: holds something else than bulkinfer's metrics; name another")
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}."):
+            pass
+
+
+class _TallyCollector(Collector):
+    """Read anew for each scrape and each file."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+
+    def collect(self) -> Iterator[Family]:
+        """One family for each metric of the catalogue."""
+        for reading in self._tally.read():
+            yield _create_family(reading, self._tally.labels)
+
+
+def _create_family(reading: Reading, labels: RunLabels) -> Family:
+    metric = reading.metric
+    names = (*LABELS, *metric.labels)
+    match metric.kind:
+        case Kind.COUNTER:
+            counter = CounterMetricFamily(metric.name, metric.help, labels=names)
+            for point in reading.points:
+                counter.add_metric((*labels.values, *point.labels), point.value)
+            return counter
+        case Kind.GAUGE:
+            gauge = GaugeMetricFamily(metric.name, metric.help, labels=names)
+            for point in reading.points:
+                gauge.add_metric((*labels.values, *point.labels), point.value)
+            return gauge
+        case Kind.HISTOGRAM:
+            histogram = HistogramMetricFamily(metric.name, metric.help, labels=names)
+            bounds = tuple(_name_bound(bound) for bound in (*metric.bounds, math.inf))
+            for point in reading.points:
+                histogram.add_metric(labels.values, list(_accumulate(bounds, point.counts)), point.value)
+            return histogram
+
+
+def _name_bound(bound: float) -> str:
+    """As Prometheus writes it."""
+    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]  # the library's own for this
+
+
+def _accumulate(bounds: tuple[str, ...], counts: tuple[int, ...]) -> Iterator[tuple[str, float]]:
+    total = 0
+    for bound, count in zip(bounds, counts, strict=True):
+        total += count
+        yield bound, float(total)

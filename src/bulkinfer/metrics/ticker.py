@@ -1,0 +1,33 @@
+"""A thread that does something now and then, and once more at the end."""
+
+from collections.abc import Callable
+from concurrent.futures import wait as wait_for_futures
+from threading import Event as Flag
+
+from bulkinfer.threads import run_in_thread
+
+
+class Ticker:
+    """Calls `action` every `every_s` seconds, and a last time on `stop`. It ends with the first error of `action`."""
+
+    def __init__(
+        self, action: Callable[[], None], every_s: float, name: str, *, is_first_at_once: bool = False
+    ) -> None:
+        self._action = action
+        self._every_s = every_s
+        self._is_first_at_once = is_first_at_once
+        self._stopped = Flag()
+        self._done = run_in_thread(self._run, name)
+
+    def stop(self, limit_s: float) -> bool:
+        """Let it do its work a last time. False when that did not end within the limit, or failed."""
+        self._stopped.set()
+        wait_for_futures([self._done], timeout=limit_s)
+        return self._done.done() and self._done.exception() is None
+
+    def _run(self) -> None:
+        if self._is_first_at_once:
+            self._action()
+        while not self._stopped.wait(self._every_s):
+            self._action()
+        self._action()

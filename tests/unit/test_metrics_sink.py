@@ -1,0 +1,280 @@
+"""Who is told the counts: a port, a file. What is wrong beforehand is an error, what goes wrong later one warning."""
+
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+from bulkinfer.errors import EngineError, Interrupted, JobError, StoreLocked
+from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, Warned
+from bulkinfer.metrics import MetricsOptions, open_metrics
+from bulkinfer.metrics import sink as sink_module
+from bulkinfer.metrics.signals import Signal, find_signals
+from bulkinfer.metrics.tally import Tally
+from bulkinfer.metrics.ticker import Ticker
+from bulkinfer.records import RunStatus
+from tests.metrics_support import LABELS_OF_TEST, PROGRESS, STARTED, read_samples
+
+ENDED = RunEnded(RunStatus.COMPLETED, {"exit_code": 0})
+
+
+def ask(url: str) -> str:
+    """What Prometheus would get."""
+    with urlopen(url, timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def url_of(events: list[Event]) -> str:
+    """Where the metrics are served."""
+    [url] = [event.url for event in events if isinstance(event, MetricsServed)]
+    return url
+
+
+def warnings_of(events: list[Event]) -> list[str]:
+    """What was warned of."""
+    return [event.message for event in events if isinstance(event, Warned)]
+
+
+def test_without_anything_that_wants_metrics_nothing_stands_in_between() -> None:
+    events: list[Event] = []
+    tell = events.append
+    with open_metrics(MetricsOptions(), LABELS_OF_TEST, tell) as sink:
+        assert sink is tell
+    assert not MetricsOptions().are_wanted
+
+
+def test_the_port_answers_while_the_run_lives_and_no_longer() -> None:
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        url = url_of(events)
+        assert url.startswith("http://127.0.0.1:")
+        assert read_samples(ask(url))["bulkinfer_documents_read_total"] == 0
+        sink(STARTED)
+        sink(PROGRESS)
+        assert read_samples(ask(url))["bulkinfer_documents_read_total"] == PROGRESS.num_read
+    with pytest.raises(URLError):
+        ask(url)
+    assert events[1:] == [STARTED, PROGRESS], "the display is told all"
+
+
+def test_a_port_in_use_is_an_error_before_the_run_that_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        wrong = pytest.raises(
+            JobError, match=rf"--metrics-port {port}: .*127.0.0.1: Address already in use; .* another"
+        )
+        with wrong, open_metrics(MetricsOptions(port=port), LABELS_OF_TEST, print):
+            raise AssertionError("the run has begun")
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "no such host", "::ffff:zz"])
+def test_an_address_that_is_not_ours_is_an_error(address: str) -> None:
+    options = MetricsOptions(port=0, address=address)
+    with pytest.raises(JobError, match="cannot listen on"), open_metrics(options, LABELS_OF_TEST, print):
+        raise AssertionError("the run has begun")
+
+
+def test_a_client_that_says_nothing_keeps_no_other_and_no_end_waiting() -> None:
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        sink(STARTED)
+        port = int(url_of(events).rpartition(":")[2].partition("/")[0])
+        silent = socket.create_connection(("127.0.0.1", port))
+        assert "bulkinfer_run_info" in ask(url_of(events))
+    silent.close()
+
+
+def test_the_file_is_written_from_the_start_and_at_the_end_and_is_readable_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "job.prom"
+    with open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, lambda _: None) as sink:
+        assert not path.exists(), "before the database is ours, another run's file stays as it is"
+        sink(STARTED)
+        wait_until(path.exists)
+        assert read_samples(path.read_text())["bulkinfer_run_status", "running"] == 1
+        sink(PROGRESS)
+        sink(ENDED)
+    samples = read_samples(path.read_text())
+    assert samples["bulkinfer_documents_read_total"] == PROGRESS.num_read
+    assert (samples["bulkinfer_run_status", "completed"], samples["bulkinfer_run_exit_code"]) == (1, 0)
+    assert [one.name for one in tmp_path.iterdir()] == ["job.prom"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~current_umask()
+
+
+def test_the_file_is_written_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "FILE_EVERY_S", 0.01)
+    path = tmp_path / "job.prom"
+    with open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, lambda _: None) as sink:
+        sink(STARTED)
+        wait_until(path.exists)
+        sink(PROGRESS)
+        wait_until(lambda: read_samples(path.read_text())["bulkinfer_documents_read_total"] == PROGRESS.num_read)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link = tmp_path / "job.prom"
+    link.symlink_to(tmp_path / "real" / "job.prom")
+    with open_metrics(MetricsOptions(file=link), LABELS_OF_TEST, lambda _: None) as sink:
+        sink(STARTED)
+    assert link.is_symlink()
+    assert "bulkinfer_run_info" in (tmp_path / "real" / "job.prom").read_text()
+
+
+def make_other(folder: Path) -> Path:
+    """A file of somebody else."""
+    path = folder / "other.prom"
+    path.write_text("# HELP node_load 1\n")
+    return path
+
+
+def make_pipe(folder: Path) -> Path:
+    """Something that is no file."""
+    os.mkfifo(folder / "pipe.prom")
+    return folder / "pipe.prom"
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda folder: folder / "job.txt", "must end in .prom"),
+        (lambda _: Path("/dev/null"), "must end in .prom"),
+        (lambda folder: folder / "none" / "job.prom", "cannot be written: No such file or directory"),
+        (lambda _: Path("/proc/job.prom"), "cannot be written"),
+        (make_other, "holds something else"),
+        (make_pipe, "is not a file"),
+    ],
+)
+def test_a_file_that_cannot_or_must_not_be_written_is_an_error_before_the_run(
+    make: Callable[[Path], Path], reason: str, tmp_path: Path
+) -> None:
+    path = make(tmp_path)
+    with pytest.raises(JobError, match=reason), open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, print):
+        raise AssertionError("the run has begun")
+
+
+def test_a_folder_that_vanishes_is_one_warning_and_a_folder_that_comes_back_gets_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module, "FILE_EVERY_S", 0.01)
+    events: list[Event] = []
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    with open_metrics(MetricsOptions(file=folder / "job.prom"), LABELS_OF_TEST, events.append) as sink:
+        folder.rmdir()
+        sink(STARTED)
+        wait_until(lambda: has_warned(sink, events))
+        folder.mkdir()
+        wait_until((folder / "job.prom").exists)
+        sink(ENDED)
+    [warning] = warnings_of(events)
+    assert "--metrics-file cannot be written: No such file or directory" in warning
+    assert read_samples((folder / "job.prom").read_text())["bulkinfer_run_exit_code"] == 0
+
+
+def test_a_disk_that_hangs_is_waited_for_for_a_limited_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "END_LIMIT_S", 0.05)
+    events: list[Event] = []
+    released = threading.Event()
+    metrics = sink_module.RunMetrics(Tally(LABELS_OF_TEST), events.append, {})
+
+    def hang() -> None:
+        released.wait(30)
+
+    metrics.write_with(hang)
+    metrics(STARTED)
+    metrics.end(None)
+    released.set()
+    assert warnings_of(events) == ["--metrics-file: the last numbers of this run could not be written"]
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "status"),
+    [(JobError("no input"), 2, "failed"), (EngineError("x"), 3, "failed"), (Interrupted(15), 143, "interrupted")],
+)
+def test_a_run_that_could_not_begin_leaves_its_exit_code_in_the_file(
+    error: BaseException, exit_code: int, status: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.prom"
+    with pytest.raises(type(error)), open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, print):
+        raise error
+    samples = read_samples(path.read_text())
+    assert (samples["bulkinfer_run_exit_code"], samples["bulkinfer_run_status", status]) == (exit_code, 1)
+
+
+def test_a_run_that_finds_the_database_locked_leaves_the_file_to_the_other(tmp_path: Path) -> None:
+    path = tmp_path / "job.prom"
+    with pytest.raises(StoreLocked), open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, print):
+        raise StoreLocked("another run")
+    assert not path.exists()
+
+
+def test_a_fault_of_the_metrics_is_one_warning_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_self: Tally, _event: Event) -> None:
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setattr(Tally, "take", fail)
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        for _ in range(3):
+            sink(PROGRESS)
+    assert events.count(PROGRESS) == 3
+    [warning] = warnings_of(events)
+    assert "ZeroDivisionError" in warning
+    assert "secret" not in warning
+
+
+def test_a_ticker_acts_a_last_time_and_says_when_that_failed() -> None:
+    calls: list[int] = []
+    ticker = Ticker(lambda: calls.append(1), 3600, "test")
+    assert ticker.stop(10)
+    assert calls == [1]
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    assert not Ticker(fail, 3600, "test").stop(10)
+
+
+@pytest.mark.parametrize(
+    ("environment", "signals"),
+    [
+        ({}, ()),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, ()),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, (Signal.TRACES, Signal.METRICS)),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, (Signal.TRACES,)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, (Signal.METRICS,)),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "TRUE"}, ()),
+    ],
+)
+def test_the_environment_says_what_is_sent(environment: dict[str, str], signals: tuple[Signal, ...]) -> None:
+    assert find_signals(environment) == frozenset(signals)
+
+
+def has_warned(sink: EventSink, events: list[Event]) -> bool:
+    """Let a sink hand on what other threads had to say."""
+    assert isinstance(sink, sink_module.RunMetrics)
+    sink.tell_warnings()
+    return bool(warnings_of(events))
+
+
+def wait_until(is_so: Callable[[], bool], limit_s: float = 20) -> None:
+    """Wait for another thread."""
+    waiting = threading.Event()
+    for _ in range(int(limit_s / 0.01)):
+        if is_so():
+            return
+        waiting.wait(0.01)
+    raise AssertionError("it did not happen in time")
+
+
+def current_umask() -> int:
+    """Of this process."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
