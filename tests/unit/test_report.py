@@ -18,7 +18,7 @@ from bulkinfer.errors import JobError
 from bulkinfer.records import Outcome, Result
 from bulkinfer.report import write_report
 from bulkinfer.report.measures import compare, measure_run
-from bulkinfer.report.page import list_notices, measures_of, render_page
+from bulkinfer.report.page import list_asked, list_notices, measures_of, render_page
 from bulkinfer.report.pictures import Picture, draw_pictures
 from bulkinfer.report.subject import Subject, read_subject
 from bulkinfer.store import CommitLimits, Reader, RemoteReader, RunRecord, Store, TaskRecord, open_reader
@@ -34,6 +34,20 @@ from tests.unit.report_support import (
     write_run,
 )
 from tests.unit.store_support import make_file, make_sample
+
+
+def test_of_the_job_only_numbers_and_the_names_of_the_model_are_shown() -> None:
+    """A chat template is often the system prompt."""
+    model = {"path": "m", "revision": "r", "trust_remote_code": False, "chat_template": "SECRET {{ messages }}"}
+    asked = list_asked(
+        {"model": model, "sampling": {"max_tokens": 8, "stop": ["SECRET"]}, "prompt": {"user": "SECRET"}}
+    )
+    assert asked == [
+        ("model.path", "m"),
+        ("model.revision", "r"),
+        ("model.trust_remote_code", "False"),
+        ("sampling.max_tokens", "8"),
+    ]
 
 
 def read(database: Path, name: str | None = None, run_id: str | None = None) -> Subject:

@@ -1,6 +1,7 @@
 """Samples: how a run stood every few seconds, in the transaction of a commit, never too many of them."""
 
 from pathlib import Path
+from typing import NoReturn
 from unittest.mock import patch
 
 import duckdb
@@ -56,6 +57,20 @@ def test_settings_are_told_once_and_when_they_change() -> None:
         assert taken is not None
         told.append(taken.settings)
     assert told == [None, {"threads": 1}, None, {"threads": 2}]
+
+
+def test_a_sample_that_cannot_be_taken_is_left_out_and_the_commit_goes_on(tmp_path: Path) -> None:
+    def fail() -> NoReturn:
+        raise OSError("/proc is not there")
+
+    store = open_run(tmp_path / "out.duckdb")
+    store.samples.source = fail
+    store.add([make_result("a")])
+    store.flush()
+    store.end_run(RunStatus.COMPLETED, 0, {})
+    store.close()
+    assert select(tmp_path / "out.duckdb", "select count(*) from results") == [(1,)]
+    assert select(tmp_path / "out.duckdb", "select count(*) from samples") == [(0,)]
 
 
 def test_each_field_arrives_in_its_column(tmp_path: Path) -> None:

@@ -127,14 +127,17 @@ def list_settings(settings: Mapping[str, Any]) -> list[Setting]:
     ]
 
 
+_NAMES_ASKED = {("model", "path"), ("model", "revision")}
+"""All other text of a job may be a prompt: a chat template is one."""
+
+
 def list_asked(spec: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What of the job made the task: the model and the sampling. Numbers and names alone: prompts are private."""
     found: list[tuple[str, str]] = []
     for section in ("model", "sampling"):
         values = spec.get(section)
         for name, value in (values if isinstance(values, Mapping) else {}).items():
-            is_telling = isinstance(value, bool | int | float) or (section == "model" and isinstance(value, str))
-            if is_telling:
+            if isinstance(value, bool | int | float) or (section, name) in _NAMES_ASKED:
                 found.append((f"{section}.{plain(name)}", plain(value)))
     return found
 

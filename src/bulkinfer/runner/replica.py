@@ -33,17 +33,20 @@ class ReplicaCounts:
     @property
     def num_active(self) -> int:
         """Sequences that it ran at the last reading."""
-        return self.stats.num_active if self.stats else 0
+        stats = self.stats  # read once, here and below: the store's thread asks while the loop's notes a death
+        return stats.num_active if stats else 0
 
     @property
     def num_preemptions(self) -> int:
         """In all its lives."""
-        return self._preemptions_before + (self.stats.num_preemptions if self.stats else 0)
+        stats = self.stats
+        return self._preemptions_before + (stats.num_preemptions if stats else 0)
 
     @property
     def steps(self) -> StepCounts:
         """In all its lives."""
-        return self._steps_before.plus(self.stats) if self.stats else self._steps_before
+        stats = self.stats
+        return self._steps_before.plus(stats) if stats else self._steps_before
 
     def note_death(self) -> None:
         """The engine died; the next one counts from zero."""
@@ -70,11 +73,12 @@ class ReplicaCounts:
 
         The engine's reading is up to half a second old, and starts anew with an engine: answers may be ahead of it.
         """
-        if self.stats is None:
+        stats = self.stats
+        if stats is None:
             return self.prompt_tokens, self.output_tokens
         return (
-            max(self.prompt_tokens, self._prompt_tokens_before + self.stats.num_prompt_tokens),
-            max(self.output_tokens, self._output_tokens_before + self.stats.num_output_tokens),
+            max(self.prompt_tokens, self._prompt_tokens_before + stats.num_prompt_tokens),
+            max(self.output_tokens, self._output_tokens_before + stats.num_output_tokens),
         )
 
     def describe(self) -> dict[str, JsonValue]:
@@ -104,7 +108,8 @@ class EngineCounts:
     @property
     def stats(self) -> EngineStats | None:
         """The last readings of all engines together; None when there is none."""
-        return combine_stats([replica.stats for replica in self.replicas if replica.stats is not None])
+        readings = [replica.stats for replica in self.replicas]
+        return combine_stats([stats for stats in readings if stats is not None])
 
     @property
     def num_restarts(self) -> int:

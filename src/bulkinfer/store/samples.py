@@ -81,7 +81,10 @@ class SampleClock:
         if self.source is None or not (is_last or self._is_due(now_s)):
             return None
         self._taken_s = now_s
-        sample, settings = self.source()
+        try:
+            sample, settings = self.source()
+        except Exception:  # noqa: BLE001 - a line that a report lacks never stops a run
+            return None
         changed = None if settings == self._settings else settings
         self._settings = settings
         return Taken(sample, changed)
