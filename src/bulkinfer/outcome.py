@@ -84,11 +84,22 @@ def is_over_limit(limit: FailureLimit, num_failed: int, num_outcomes: int, *, is
     """
     if is_final and num_failed == num_outcomes > 0:
         return True
+    is_enough = is_final or limit.count is not None or num_outcomes >= MIN_OUTCOMES_FOR_SHARE
+    return is_enough and _exceeds(limit, num_failed, num_outcomes)
+
+
+def describe_excess(limit: FailureLimit, num_failed: int, num_outcomes: int) -> str:
+    """Why so many failures are too many."""
+    if _exceeds(limit, num_failed, num_outcomes):
+        return f"{num_failed:,} of {num_outcomes:,} documents failed, above max_failures {limit}"
+    return f"all {num_failed:,} documents failed: that is no success, whatever max_failures allows"
+
+
+def _exceeds(limit: FailureLimit, num_failed: int, num_outcomes: int) -> bool:
     if limit.count is not None:
         return num_failed > limit.count
-    is_enough = is_final or num_outcomes >= MIN_OUTCOMES_FOR_SHARE
     # 0.29 * 100 is a little below 29 in binary: half a document of leeway would be wrong, a millionth is not.
-    return is_enough and num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
+    return num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
 
 
 def _succeed(request: Request, completion: Completion, waited_s: float, now: datetime) -> Result:

@@ -5,7 +5,14 @@ from datetime import UTC, datetime
 import pytest
 
 from bulkinfer.job import FailureLimit
-from bulkinfer.outcome import decide_outcome, fail_document, fail_unreadable, is_over_limit, is_retryable
+from bulkinfer.outcome import (
+    decide_outcome,
+    describe_excess,
+    fail_document,
+    fail_unreadable,
+    is_over_limit,
+    is_retryable,
+)
 from bulkinfer.records import (
     Completion,
     Document,
@@ -117,3 +124,20 @@ def test_every_code_says_whether_it_may_be_retried() -> None:
 )
 def test_failure_limit(limit: FailureLimit, num_failed: int, num_outcomes: int, is_final: bool, is_over: bool) -> None:
     assert is_over_limit(limit, num_failed, num_outcomes, is_final=is_final) is is_over
+
+
+@pytest.mark.parametrize(
+    ("limit", "num_failed", "num_outcomes", "expected"),
+    [
+        (FailureLimit(count=5), 6, 1_000, "6 of 1,000 documents failed, above max_failures 5"),
+        (FailureLimit(share=0.05), 1_100, 2_000, "1,100 of 2,000 documents failed, above max_failures 5%"),
+        (FailureLimit(share=0.5), 2, 2, "2 of 2 documents failed, above max_failures 50%"),
+        (FailureLimit(share=1.0), 2, 2, "all 2 documents failed: that is no success, whatever max_failures allows"),
+        (FailureLimit(count=5), 2, 2, "all 2 documents failed: that is no success, whatever max_failures allows"),
+    ],
+)
+def test_what_is_said_of_too_many_failures_is_so(
+    limit: FailureLimit, num_failed: int, num_outcomes: int, expected: str
+) -> None:
+    assert is_over_limit(limit, num_failed, num_outcomes, is_final=True)
+    assert describe_excess(limit, num_failed, num_outcomes) == expected

@@ -27,7 +27,7 @@ from bulkinfer.errors import (
 )
 from bulkinfer.events import Cancelled, Committed, Draining, EventSink, RunEnded, RunStarted, Warned
 from bulkinfer.job import FailureLimit
-from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, is_over_limit
+from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, describe_excess, is_over_limit
 from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.garbage import collect_seldom
@@ -344,10 +344,8 @@ class Run:
         return self._options.failure_limit or self._limits.max_failures
 
     def _too_many_failures(self, num_failed: int, num_documents: int) -> TooManyFailures:
-        return TooManyFailures(
-            f"{num_failed:,} of {num_documents:,} documents failed, above max_failures {self._failure_limit}. "
-            f"`bulkinfer failures {self._plan.job.path}` lists them"
-        )
+        excess = describe_excess(self._failure_limit, num_failed, num_documents)
+        return TooManyFailures(f"{excess}. `bulkinfer failures {self._plan.job.path}` lists them")
 
     def _summarise(self) -> dict[str, JsonValue]:
         """What is on disk now, of the rows that this run has read."""
