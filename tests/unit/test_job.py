@@ -205,7 +205,7 @@ def test_one_database_under_two_names_has_one_path(load: Load, tmp_path: Path) -
         (
             "output:",
             "limits: {max_context_tokens: all}\noutput:",
-            "job.yaml:6:10: limits.max_context_tokens: expected a whole number, found the text 'all'; write it without",
+            "job.yaml:6:10: limits.max_context_tokens: expected a whole number, or auto, found the text 'all'",
         ),
         (
             "output:",
@@ -459,7 +459,13 @@ def test_later_overrides_win_and_the_rest_of_a_section_stays(load: Load) -> None
         ("limits.max_concurrency", "--set limits.max_concurrency: expected key.path=value, such as "),
         ("=3", "--set '': expected key.path=value"),
         ("limits.=3", "--set limits.: expected key.path=value"),
-        ("limits.max_concurrency=many", "--set limits.max_concurrency: expected a whole number, found the text 'many'"),
+        ("limits.max_concurrency=many", "--set limits.max_concurrency: expected a whole number, or auto, found the "),
+        ("limits.max_concurrency=1.5", "--set limits.max_concurrency: expected a whole number, or auto, found the num"),
+        ("limits.max_concurrency=true", "--set limits.max_concurrency: expected a whole number, or auto, found true"),
+        (
+            "limits.max_concurrency='64'",
+            "--set limits.max_concurrency: expected a whole number, found the text '64'; w",
+        ),
         ("name.x=3", "--set name.x: name has no keys below it; set it as a whole"),
         ("input.path.0=x", "--set input.path.0: path has no keys below it; set it as a whole"),
         ("limits=3", "--set limits: expected a mapping of keys, found the whole number 3"),

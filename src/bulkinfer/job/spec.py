@@ -103,9 +103,22 @@ Replicas = Annotated[
 Auto = Annotated[Literal["auto"], Tag("auto")]
 
 
-def _tell_auto(value: object) -> str:
-    """Which of the two a limit is, so that what is neither is told to be no number, once."""
-    return "auto" if value == "auto" else "number"
+def _tell_auto(value: object) -> str | None:
+    """Which of the two a limit is; None where it is neither. A number in quotes is told to have none."""
+    if value == "auto":
+        return "auto"
+    is_meant_as_number = isinstance(value, int) or (isinstance(value, str) and value.isdecimal())
+    return "number" if is_meant_as_number and not isinstance(value, bool) else None
+
+
+NumberOrAuto = Discriminator(
+    _tell_auto,
+    custom_error_type="wrong_value",
+    custom_error_message="{expected}",
+    custom_error_context={"expected": "a whole number, or auto"},
+)
+NumSequences = Annotated[Auto | Annotated[int, Field(ge=1, le=65_536), Tag("number")], NumberOrAuto]
+NumContextTokens = Annotated[Auto | Annotated[int, Field(ge=2, le=100_000_000), Tag("number")], NumberOrAuto]
 
 
 class Section(BaseModel):
@@ -203,9 +216,7 @@ class SamplingSpec(Section):
 class LimitsSpec(Section):
     """What a run may use, and when it gives up."""
 
-    max_concurrency: Annotated[
-        Auto | Annotated[int, Field(ge=1, le=65_536), Tag("number")], Discriminator(_tell_auto)
-    ] = Field(
+    max_concurrency: NumSequences = Field(
         default="auto",
         description="Sequences active in the engine; `auto`: as many as suit the machine and the documents.",
         examples=["auto", 64],
@@ -216,9 +227,7 @@ class LimitsSpec(Section):
         le=10_000_000,
         description="Rendered documents that wait for the engine; the shard behind them is read ahead too.",
     )
-    max_context_tokens: Annotated[
-        Auto | Annotated[int, Field(ge=2, le=100_000_000), Tag("number")], Discriminator(_tell_auto)
-    ] = Field(
+    max_context_tokens: NumContextTokens = Field(
         default="auto",
         description="The most tokens of prompt and answer of one document together; `auto`: what the model can take, "
         "as far as there is memory for it.",
