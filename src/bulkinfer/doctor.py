@@ -26,6 +26,7 @@ from bulkinfer.fingerprint import identify_model
 from bulkinfer.job import Job
 from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import Scan, Workload
+from bulkinfer.runner.plan import check_fields
 from bulkinfer.shards import MAX_SHARD_CHARS, ShardPlanner
 from bulkinfer.sources import find_source_files
 from bulkinfer.store import is_database, read_holder
@@ -67,7 +68,7 @@ class Asked:
 
 
 def examine(job: Job | None) -> list[Check]:
-    """All checks; those of model, settings and store need a job."""
+    """All checks; those of prompt, model, input, settings and store need a job."""
     asked = _ask_vllm(job)
     return [*_examine_machine(asked), *(_examine_job(job, asked) if job else ())]
 
@@ -165,6 +166,14 @@ def _has_distribution(name: str) -> bool:
 
 
 def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
+    """In the order in which a run would refuse: the template, the model, the input."""
+    template = None
+    try:
+        template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+        fields = ", ".join(sorted(template.fields)) or "no field"
+        yield Check("prompt", is_ok=True, found=f"prints {fields}")
+    except BulkinferError as error:
+        yield Check("prompt", is_ok=False, found=str(error))
     try:
         identify_model(job.model, job.spec.model.revision)
         yield Check(
@@ -172,9 +181,22 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
         )
     except BulkinferError as error:
         yield Check("model", is_ok=False, found=str(error))
+    yield _examine_input(job, template)
     yield from _examine_engines(job)
     yield from _tell_settings(asked.settings or {}, is_local=job.is_local_model)
     yield _examine_store(job.database_path)
+
+
+def _examine_input(job: Job, template: PromptTemplate | None) -> Check:
+    """Whether the files are there and can be opened, and have the fields that the prompt prints."""
+    try:
+        files = find_source_files(job.input_patterns, job.folder)
+        if template is not None:
+            check_fields(job, template, files)
+    except BulkinferError as error:
+        return Check("input", is_ok=False, found=str(error))
+    size_bytes = sum(file.size_bytes for file in files)
+    return Check("input", is_ok=True, found=f"{len(files):,} file(s), {size_bytes / 1024**2:,.1f} MiB")
 
 
 def _examine_engines(job: Job) -> Iterator[Check]:

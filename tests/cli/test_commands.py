@@ -508,7 +508,8 @@ def test_doctor_says_what_is_wrong(folder: JobFolder) -> None:
     found = bulkinfer("doctor", folder.job_path, "--json")
     assert found.returncode == 2
     checks = {check["name"]: check for check in json.loads(found.stdout)["checks"]}
-    assert set(checks) == {"python", "vllm", "device", "cores", "memory", "model", "store"}
+    assert set(checks) == {"python", "vllm", "device", "cores", "memory", "prompt", "model", "input", "store"}
     assert not checks["model"]["is_ok"]
+    assert (checks["input"]["is_ok"], "in.jsonl" in checks["input"]["found"]) == (False, True)
     assert checks["store"]["is_ok"]
     assert checks["device"]["is_ok"]

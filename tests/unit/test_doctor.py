@@ -129,8 +129,12 @@ def test_cores_and_memory_are_those_of_the_container(interpreter: Interpreter, m
 
 def test_a_job_that_can_run_is_ok(interpreter: Interpreter, folder: JobFolder) -> None:
     interpreter(VLLM_WORKS)
+    folder.write_documents([{"id": "a", "body": "x"}])
     checks = examine(job_of(folder))
-    assert [check.name for check in checks] == ["python", "vllm", "device", "cores", "memory", "model", "store"]
+    machine = ["python", "vllm", "device", "cores", "memory"]
+    assert [check.name for check in checks] == [*machine, "prompt", "model", "input", "store"]
+    assert find(checks, "prompt") == Check("prompt", is_ok=True, found="prints body")
+    assert find(checks, "input") == Check("input", is_ok=True, found="1 file(s), 0.0 MiB")
     assert find(checks, "model") == Check("model", is_ok=True, found=str(folder.path / "model"))
     assert find(checks, "store").is_ok
     assert str(folder.database) in find(checks, "store").found
@@ -218,6 +222,34 @@ def test_settings_are_told_for_an_input_that_is_not_there_yet(interpreter: Inter
     interpreter(f"cat > /dev/null; {VLLM_WORKS}; echo '{SETTINGS}'")
     checks = examine(job_of(folder, engine={"kind": "vllm", "simulated": {}}))
     assert sum(check.name == "settings" for check in checks) == 2
+
+
+@pytest.mark.parametrize(
+    ("sections", "name", "expected"),
+    [
+        ({"prompt": {"user": "{{ body"}}, "prompt", "prompt.user"),
+        ({"prompt": {"user": "{{ boddy }}"}}, "input", "did you mean body?"),
+        ({"input": {"id": "idd"}}, "input", "input.id is the field idd"),
+        ({"input": {"path": "nowhere/*.parquet"}}, "input", "nowhere"),
+        ({"input": {"path": "job.yaml"}}, "input", "job.yaml"),
+    ],
+)
+def test_what_a_run_would_refuse_first_is_told(
+    interpreter: Interpreter, folder: JobFolder, sections: dict[str, Any], name: str, expected: str
+) -> None:
+    interpreter(VLLM_WORKS)
+    folder.write_documents([{"id": "a", "body": "x"}])
+    checks = examine(job_of(folder, **sections))
+    assert [check.name for check in checks if not check.is_ok] == [name]
+    assert expected in find(checks, name).found
+
+
+def test_a_template_with_an_error_does_not_keep_the_input_from_being_looked_at(
+    interpreter: Interpreter, folder: JobFolder
+) -> None:
+    interpreter(VLLM_WORKS)
+    checks = examine(job_of(folder, prompt={"user": "{{ body"}, engine={"kind": "vllm", "simulated": {}}))
+    assert [check.name for check in checks if not check.is_ok] == ["prompt", "input"]
 
 
 @pytest.mark.parametrize(

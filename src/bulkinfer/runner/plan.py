@@ -47,11 +47,11 @@ def plan_run(job: Job) -> RunPlan:
     template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
     model = identify_model(job.model, job.spec.model.revision)
     files = find_source_files(job.input_patterns, job.folder)
-    _check_fields(job, template, files)
+    check_fields(job, template, files)
     return RunPlan(job, template, fingerprint_task(job.spec, model), tuple(files))
 
 
-def _check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]) -> None:
+def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]) -> None:
     """Refuse a prompt that no document of the input can fill, and an id that none has."""
     probed = files[:MAX_PROBED_FILES]
     known: set[str] = set()
