@@ -6,8 +6,7 @@ The disk is a tmpfs in a mount namespace of its own, which needs no root. Whatev
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 
-LIMIT_S = 60.0
+from tests.cli_support import LIMIT_S, wait_until
 
 # Sets limits that fit a small disk, tells on stderr of each transaction that failed, and is `bulkinfer` otherwise.
 DRIVER = """
@@ -162,11 +161,3 @@ def mount_disk(path: Path, size_kb: int, num_inodes: int = 100) -> Iterator[Disk
             yield Disk(path, holder)
         finally:
             holder.communicate(timeout=LIMIT_S)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, with a limit."""
-    until_s = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until_s, f"waited {LIMIT_S} s for {what}"
-        time.sleep(0.02)

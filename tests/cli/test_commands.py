@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +18,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bulkinfer.cli import main
+from tests.cli_support import LIMIT_S, bulkinfer, start, wait_until
 from tests.conftest import JobFolder, make_documents
-
-LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,6 @@ class Called:
 Call = Callable[..., Called]
 
 
-def bulkinfer(*arguments: str | Path, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end, without a terminal."""
-    command = [sys.executable, "-m", "bulkinfer", *map(str, arguments)]
-    environment = {**os.environ, **env}
-    return subprocess.run(
-        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
-    )
-
-
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """Run the command line in this process: the same, without the second that a new one takes."""
@@ -57,20 +46,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return Called(int(end.value.code or 0), out, err)
 
     return run
-
-
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Start the command line and go on."""
-    command = [sys.executable, "-m", "bulkinfer", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, with a limit."""
-    until = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until, f"waited {LIMIT_S} s for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ import pytest
 
 from bulkinfer.store import read_status
 from tests.cli.test_commands import bulkinfer
+from tests.cli_support import wait_until
 from tests.conftest import JobFolder, make_documents
-from tests.disk_support import Disk, Ended, drive, mount_disk, start, wait_until
+from tests.disk_support import Disk, Ended, drive, mount_disk, start
 from tests.unit.store_support import select
 
 NUM_DOCUMENTS = 300

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import LIMIT_S, bulkinfer, start, wait_until
+from tests.cli_support import LIMIT_S, bulkinfer, start, wait_until
 from tests.conftest import JobFolder, make_documents
 
 

@@ -7,8 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,11 +17,10 @@ import pytest
 from bulkinfer.records import SourceFile
 from bulkinfer.runner import survey
 from bulkinfer.sources import open_source
-from bulkinfer.store import read_holder
-from tests.cli_support import call
+from bulkinfer.store import read_holder, read_status
+from tests.cli_support import LIMIT_S, call, start, wait_until
 from tests.conftest import JobFolder, make_documents
 
-LIMIT_S = 60.0
 KEYS = {
     "job",
     "task_fingerprint",
@@ -39,20 +36,6 @@ KEYS = {
     "seconds",
     "peak_memory_bytes",
 }
-
-
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    """Start the command line and go on."""
-    command = [sys.executable, "-m", "bulkinfer", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition, with a limit."""
-    until = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < until, f"waited {LIMIT_S} s for {what}"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -157,7 +140,7 @@ def test_a_live_run_is_asked(folder: JobFolder) -> None:
     folder.write_job(engine={"simulated": costs})
     run = start("run", folder.job_path, "--quiet")
     try:
-        wait_until(lambda: count_answered(folder) > 0, "the first commit")
+        wait_for_answers(folder, run, 0)
         assert read_holder(folder.database) is not None
         found = call("plan", str(folder.job_path), "--json")
     finally:
@@ -192,7 +175,7 @@ def test_a_live_run_is_asked_for_the_rows_of_files_that_are_done(
     monkeypatch.setattr(survey, "open_source", note_and_open)
     run = start("run", folder.job_path, "--quiet")
     try:
-        wait_until(lambda: count_answered(folder) > 1, "the first commit")
+        wait_for_answers(folder, run, 1)
         assert read_holder(folder.database) is not None
         found = call("plan", str(folder.job_path), "--json")
     finally:
@@ -200,6 +183,17 @@ def test_a_live_run_is_asked_for_the_rows_of_files_that_are_done(
         run.communicate(timeout=LIMIT_S)
     assert json.loads(found.stdout)["documents"]["read"] == 2_001
     assert opened == ["new.jsonl"]
+
+
+def wait_for_answers(folder: JobFolder, run: subprocess.Popen[str], num_before: int) -> None:
+    """Until a run has committed some. It is not asked before: on a busy machine, asking is what slows it down."""
+
+    def has_more() -> bool:
+        assert run.poll() is None, f"the run has ended: {run.communicate()[1]}"
+        status = read_status(folder.database) or {}
+        return status.get("pid") == run.pid and count_answered(folder) > num_before
+
+    wait_until(has_more, "the first commit")
 
 
 def count_answered(folder: JobFolder) -> int:

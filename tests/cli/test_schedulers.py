@@ -17,7 +17,7 @@ import yaml
 
 from bulkinfer.errors import ExitCode
 from bulkinfer.store import Reader, read_holder, read_status
-from tests.cli.test_commands import LIMIT_S, start, wait_until
+from tests.cli_support import LIMIT_S, start, wait_until
 from tests.conftest import ROOT, JobFolder, make_documents
 
 DOCUMENT = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")

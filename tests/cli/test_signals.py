@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.cli.test_commands import LIMIT_S, bulkinfer, start, wait_until
+from tests.cli_support import LIMIT_S, bulkinfer, start, wait_until
 from tests.conftest import JobFolder, make_documents
 from tests.unit.store_support import select
 

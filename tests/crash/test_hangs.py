@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from bulkinfer.job import load_job
-from tests.cli.test_commands import LIMIT_S, bulkinfer, start, wait_until
+from tests.cli_support import LIMIT_S, bulkinfer, start, wait_until
 from tests.conftest import ROOT, JobFolder, make_documents
 
 IN_CHILD: dict[str, Any] = {

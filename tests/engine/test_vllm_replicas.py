@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from bulkinfer.engines.environment import count_cores
-from tests.cli.test_commands import wait_until
+from tests.cli_support import wait_until
 from tests.conftest import JobFolder
 from tests.engine.test_vllm_run import TEXTS, TICKETS, make_job, select
 

@@ -13,7 +13,7 @@ import pytest
 from bulkinfer.errors import ExitCode
 from bulkinfer.events import EngineRestarting, EngineStarting, Warned
 from bulkinfer.runner import RunReport
-from tests.cli.test_commands import LIMIT_S, start, wait_until
+from tests.cli_support import LIMIT_S, start, wait_until
 from tests.conftest import JobFolder, make_documents
 from tests.unit.store_support import select
 
