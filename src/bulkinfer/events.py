@@ -5,6 +5,7 @@ No event holds text of a document, a prompt or an answer.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from uuid import UUID
 
 from bulkinfer.records import FailureCode, JsonValue, RunStatus
@@ -75,6 +76,78 @@ class Draining:
     grace_s: float
 
 
+class RunPhase(StrEnum):
+    """What a run is about."""
+
+    READING = "reading"
+    """No engine was needed yet."""
+    LOADING = "loading"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """No engine lives; one waits for its next start."""
+    STOPPING = "stopping"
+
+
+class EnginePhase(StrEnum):
+    """What one engine is about."""
+
+    UNUSED = "unused"
+    """There was never enough to do for it."""
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    """It died, and waits for its next start."""
+    GIVEN_UP = "given_up"
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveDocument:
+    """A document that an engine has."""
+
+    document_id: str
+    """Cut after 200 characters."""
+    in_flight_s: float
+    """Since the engine was given it, on the engine's clock."""
+    attempt: int
+    num_chars: int
+    """Of its prompt."""
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineProgress:
+    """Where one engine stands."""
+
+    replica: int
+    phase: EnginePhase
+    num_documents: int
+    """That it answered in this run, restarts included."""
+    num_in_flight: int
+    window_capacity: int
+    """Requests that it may have at once; 0 unless it is ready."""
+    num_active: int
+    kv_cache_usage: float
+    num_restarts: int
+    since_result_s: float | None
+    """How long nothing has come back; None while nothing is in flight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """What was done in each stretch of the last minutes, the latest last. It begins with the first request."""
+
+    stretch_s: float = 1.0
+    """Of each; it grows with the run."""
+    num_documents: tuple[int, ...] = ()
+    """That the engines were asked and that have an outcome."""
+    num_prompt_tokens: tuple[int, ...] = ()
+    """Computed, for answers and for sequences that still run; likewise the next."""
+    num_output_tokens: tuple[int, ...] = ()
+
+
+NO_TREND = Trend()
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Where the run stands; about four times a second."""
@@ -115,6 +188,18 @@ class Progress:
     num_restarts: int = 0
     gpu_memory_bytes: int = 0
     """In use on the engines' GPUs; 0 without one."""
+    phase: RunPhase = RunPhase.RUNNING
+    documents_per_s: float = 0.0
+    """Outcomes of documents that the engines were asked, over the last half minute."""
+    queue_capacity: int = 0
+    window_capacity: int = 0
+    """Requests that the engines which are ready may have at once; `num_in_flight` are what they have."""
+    since_result_s: float | None = None
+    """How long no document has come back; None while none is in flight."""
+    slowest: tuple[ActiveDocument, ...] = ()
+    """Those that are in flight longest, the longest first."""
+    trend: Trend = NO_TREND
+    engines: tuple[EngineProgress, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from bulkinfer.store import read_status
-from tests.cli.test_commands import bulkinfer
-from tests.cli_support import wait_until
+from tests.cli_support import bulkinfer, wait_until
 from tests.conftest import JobFolder, make_documents
 from tests.disk_support import Disk, Ended, drive, mount_disk, start
 from tests.unit.store_support import select

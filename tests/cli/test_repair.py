@@ -7,7 +7,7 @@ import pytest
 
 from bulkinfer.store import Store
 from bulkinfer.store.paths import status_path, wal_path
-from tests.cli.test_commands import bulkinfer
+from tests.cli_support import bulkinfer
 from tests.conftest import JobFolder, make_documents
 from tests.unit.test_store_repair import NUM_COMMITS, Killed, flip_in_the_middle, killed
 

@@ -22,14 +22,12 @@ from bulkinfer.display import (
     print_error,
     print_lines,
     print_table,
-    render_progress,
     render_summary,
     visible,
 )
 from bulkinfer.events import (
     Counting,
     Draining,
-    EngineGivenUp,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
@@ -37,6 +35,7 @@ from bulkinfer.events import (
     Progress,
     Reading,
     RunEnded,
+    RunPhase,
     RunStarted,
     Warned,
 )
@@ -161,64 +160,6 @@ def show(events: Sequence[Event], *, is_quiet: bool = False, stream: io.StringIO
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_the_live_view_shows_the_numbers(width: int) -> None:
-    shown = render(render_progress(PROGRESS, "running"), width)
-    lines = [line.split() for line in shown.splitlines()]
-    assert lines[0] == ["running"]
-    assert lines[1][-9:] == ["1,234/~3,000", "41", "%", "about", "3", "min", "10", "s", "left"]
-    assert " ".join(lines[2]) == "tokens 154,567 done, 98,765 left; 2,346 in + 345 out /s"
-    assert " ".join(lines[3]) == "engine 64 active, 512 queued, KV cache 87 %"
-    assert " ".join(lines[4]) == "memory runner 300.0 MiB, engine 5.0 GiB"
-    assert " ".join(lines[5]) == "failed 30 truncated, 4 unreadable_row"
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-@pytest.mark.parametrize("factor", [1, 1_000_000])
-def test_no_line_of_the_live_view_is_wider_than_the_terminal(width: int, factor: int) -> None:
-    large = replace(
-        PROGRESS,
-        num_to_do=1_500 * factor,
-        num_succeeded=1_200 * factor,
-        prompt_tokens=120_000 * factor,
-        tokens_left=98_765.0 * factor,
-        time_left_s=190.0 * factor,
-    )
-    shown = render(render_progress(large, "loading " + "a-long-model-name/" * 20), width)
-    assert max(map(cell_len, shown.splitlines())) <= width
-
-
-def test_a_narrow_live_view_breaks_between_words() -> None:
-    shown = " ".join(render(render_progress(PROGRESS, "running"), 40).split())
-    assert "tokens 154,567 done, 98,765 left; 2,346 in + 345 out /s" in shown
-    assert "engine 64 active, 512 queued, KV cache 87 %" in shown
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_live_view_before_the_first_document(width: int) -> None:
-    shown = render(render_progress(BEGINNING, "reading the input"), width)
-    assert "reading the input" in shown
-    assert "0/~0" in shown
-    for absent in ("left", "failed", "nan", "inf", "0 %"):
-        assert absent not in shown
-
-
-def test_totals_are_certain_once_the_input_is_read() -> None:
-    done = replace(PROGRESS, is_read_to_end=True, share_read=1.0)
-    assert "1,234/1,500 82 %" in " ".join(render(render_progress(done, "running")).split())
-    assert "1,234/1,500 82 %" in describe_progress(done, "running")
-
-
-def test_a_plain_line_has_the_same_numbers() -> None:
-    assert describe_progress(PROGRESS, "running") == (
-        "running: 1,234/~3,000 41 % about 3 min 10 s left, 34 failed, 154,567 done, 98,765 left; "
-        "2,346 in + 345 out /s, 64 active, 512 queued, KV cache 87 %"
-    )
-    assert describe_progress(BEGINNING, "reading the input") == (
-        "reading the input: 0/~0, 0 failed, 0 done; 0 in + 0 out /s, 0 active, 512 queued, KV cache 87 %"
-    )
-
-
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
@@ -278,33 +219,31 @@ def test_without_a_terminal_progress_is_one_line_in_five_seconds(monkeypatch: py
     assert [seen.index(count) for count in (1, 2, 3)] == [20, 40, 60]
     assert seen[-1] == 3
     lines = stream.getvalue().splitlines()
-    assert lines[1][8:] == " " + describe_progress(PROGRESS, "running")
+    assert lines[1][8:] == " " + describe_progress(PROGRESS)
     assert "\x1b" not in stream.getvalue()
     assert "\r" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("event", "state"),
+    ("phase", "told"),
     [
-        (STARTED, "reading the input"),
-        (EngineStarting("my-model", 0), "loading my-model"),
-        (EngineStarted(1.0, {}), "running"),
-        (EngineRestarting("killed", 1, 1.0), "waiting to restart the engine"),
-        (Draining(2, 1, 30.0), "stopping"),
+        (RunPhase.READING, "reading the input"),
+        (RunPhase.LOADING, "loading the model"),
+        (RunPhase.RUNNING, "running"),
+        (RunPhase.RESTARTING, "waiting to restart the engine"),
+        (RunPhase.STOPPING, "stopping"),
     ],
-    ids=lambda value: type(value).__name__,
 )
-def test_progress_tells_the_state(monkeypatch: pytest.MonkeyPatch, event: Event, state: str) -> None:
+def test_progress_tells_the_phase(monkeypatch: pytest.MonkeyPatch, phase: RunPhase, told: str) -> None:
     clock = Clock(monkeypatch)
     plain, live = io.StringIO(), Terminal()
     for stream in (plain, live):
         with RunDisplay(stream=stream) as display:
-            display(event)
             display(PROGRESS)
             clock.now_s += 5
-            display(PROGRESS)
-    assert f" {state}: 1,234/~3,000 41 % " in plain.getvalue()
-    assert f"{state}\n" in live.getvalue().replace("\r", "")
+            display(replace(PROGRESS, phase=phase))
+    assert f" {told}: 1,234/~3,000 41 % " in plain.getvalue()
+    assert told in live.getvalue()
 
 
 def test_on_a_terminal_the_view_is_drawn_again_and_goes_away_at_the_end() -> None:
@@ -633,43 +572,6 @@ def test_several_engines_are_told_apart() -> None:
         "engine 2: killed; 8 documents go back into the queue, next start in 1 s",
         "engine 2: restarting the engine: loading my-model",
     ]
-
-
-def test_a_run_is_running_while_one_of_its_engines_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    plain = io.StringIO()
-    states = []
-    with RunDisplay(stream=plain) as display:
-        display(PROGRESS)
-        for event in (
-            EngineStarting("m", 0, 0),
-            EngineStarted(1.0, {}, 0),
-            EngineStarting("m", 0, 1),
-            EngineRestarting("killed", 8, 1.0, 1),
-            EngineRestarting("killed", 8, 1.0, 0),
-            EngineStarted(1.0, {}, 0),
-            EngineStarted(1.0, {}, 1),
-            EngineGivenUp(0),
-            EngineRestarting("killed", 8, 1.0, 1),
-            EngineGivenUp(1),
-        ):
-            display(event)
-            clock.now_s += 5
-            display(replace(PROGRESS, num_replicas=2, num_replicas_ready=1))
-            states.append(plain.getvalue().splitlines()[-1])
-    assert [state[9:].partition(":")[0] for state in states] == [
-        "loading m",
-        "running",
-        "running",
-        "running",
-        "waiting to restart the engine",
-        "running",
-        "running",
-        "running",
-        "waiting to restart the engine",
-        "waiting for another engine",
-    ]
-    assert "1 of 2 ready, 64 active" in states[0]
 
 
 def test_the_summary_of_several_engines_names_those_that_were_not_well() -> None:

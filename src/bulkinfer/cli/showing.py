@@ -2,17 +2,29 @@
 
 import csv
 import itertools
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, NoReturn
 
 import typer
 
-from bulkinfer.cli.app import JobArgument, JsonOption, TargetArgument, TimeoutOption, app, json_errors, resolve_target
+from bulkinfer.cli.app import (
+    JobArgument,
+    JsonOption,
+    TargetArgument,
+    TimeoutOption,
+    app,
+    json_errors,
+    refuse_nan,
+    resolve_target,
+)
 from bulkinfer.records import RunStatus
 from bulkinfer.streams import number_names, print_json
 
@@ -28,24 +40,52 @@ class QueryFormat(StrEnum):
 @app.command(epilog="Example: bulkinfer status jobs/summarize.yaml --watch")
 def status(
     target: TargetArgument,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds while a run lives.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until the run ends; wait for one, too.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", callback=refuse_nan, help="How often to watch.")
+    ] = 2,
     json: JsonOption = False,
 ) -> None:
     """How the run that writes this database stands, or how the last one ended."""
-    from bulkinfer.display import describe_status, print_lines
-    from bulkinfer.store import read_standing
+    from bulkinfer.display import StandingDisplay
+    from bulkinfer.store import read_standing, read_standing_if_any
 
     with json_errors(json):
         database, name = resolve_target(target)
-        while True:
-            found = read_standing(database, name)
-            if json:
-                print_json(found)
-            else:
-                print_lines(describe_status(found), stream=sys.stdout)
-            if not watch or found["status"] != RunStatus.RUNNING:
-                return
-            time.sleep(2)
+        if watch:
+            signal.signal(signal.SIGTERM, end_in_order)
+        with StandingDisplay() as display:
+            while True:
+                found = read_standing_if_any(database, name) if watch else read_standing(database, name)
+                is_last = not watch or found["status"] not in {RunStatus.RUNNING, "waiting"}
+                if json:
+                    print_json(found)
+                    sys.stdout.flush()
+                elif is_last:
+                    display.end(found)
+                else:
+                    with undisturbed():
+                        display.show(found)
+                if is_last:
+                    return
+                time.sleep(every)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Signals wait for the end of the block: a view that is half begun could not be ended in order."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def end_in_order(signal_number: int, _frame: FrameType | None) -> NoReturn:
+    """A signal handler: the terminal gets its cursor back."""
+    sys.exit(128 + signal_number)
 
 
 @app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml")

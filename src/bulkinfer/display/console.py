@@ -45,6 +45,11 @@ def open_console(stream: TextIO) -> Console:
     return console
 
 
+def is_for_a_view(console: Console) -> bool:
+    """Whether something can be drawn there again and again; anything else gets plain lines."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
 def visible(text: str) -> str:
     """Control characters as their escapes, so that no input can drive the terminal. A newline becomes a space."""
     return "".join(

@@ -1,30 +1,58 @@
-"""What `status` says: of a live run from its status file, of the last one from the database."""
+"""What `status` says: of a live run by its own word or its status file, of the last one from the database."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from bulkinfer.display.console import visible
 from bulkinfer.display.figures import format_s
+from bulkinfer.display.progress import describe_facts, describe_progress, render_progress
 from bulkinfer.display.summary import describe_fullness
+from bulkinfer.display.told import read_progress
 from bulkinfer.records import RunStatus
+
+
+def render_standing(found: Mapping[str, Any], height: int = 24) -> RenderableType:
+    """What `status --json` prints, for a terminal of so many lines: of a live run the view that its own display has."""
+    progress = read_progress(found) if found["status"] == RunStatus.RUNNING else None
+    if progress is None:
+        return Text("\n".join(visible(line) for line in describe_status(found)))
+    head = Text(visible(_head(found))), Text(visible(_since(found)), style="dim")
+    return Group(*head, render_progress(progress, height - len(head)))
 
 
 def describe_status(found: Mapping[str, Any]) -> Iterator[str]:
     """What `status --json` prints, for people, as lines."""
-    if found["status"] == RunStatus.RUNNING:
-        yield from describe_running(found)
-        return
-    for past in found["runs"]:
-        yield from describe_run(past)
+    match found["status"]:
+        case RunStatus.RUNNING:
+            yield from describe_running(found)
+        case "waiting":
+            yield f"waiting for a run: {found['reason']}; {found['database']}"
+        case _:
+            for past in found["runs"]:
+                yield from describe_run(past)
+
+
+def describe_in_one_line(found: Mapping[str, Any]) -> str:
+    """A live run, or one that is waited for, as one line of many."""
+    progress = read_progress(found) if found["status"] == RunStatus.RUNNING else None
+    if progress is None:
+        return next(iter(describe_status(found)))
+    return f"{found.get('job', '?')}: {describe_progress(progress)}{_doubt(found)}"
 
 
 def describe_running(status: Mapping[str, Any]) -> list[str]:
-    """A live run, from its status file."""
-    lines = [f"{status.get('job', '?')}: running, pid {status.get('pid', '?')} on {status.get('host', '?')}"]
+    """A live run, by what it told."""
+    lines = [_head(status)]
     documents = status.get("documents", {})
     if documents and "queued" not in documents:
         lines += [f"  ending; {documents['succeeded']:,} answered, {documents['failed']:,} failed"]
     elif documents:
         documents, engine = status["documents"], status["engine"]
+        progress = read_progress(status)
         lines += [
             f"  {documents['succeeded']:,} answered, {documents['failed']:,} failed of {documents['to_do']:,}",
             f"  {documents['read']:,} rows read{'' if documents['is_read_to_end'] else ', more to come'}",
@@ -32,7 +60,8 @@ def describe_running(status: Mapping[str, Any]) -> list[str]:
             + (f" in {len(engine['replicas'])} engines" if "replicas" in engine else ""),
             f"  KV cache {100 * engine['kv_cache_usage']:.0f} %, {engine['restarts']} restarts"
             + describe_fullness(engine),
-            f"  {format_s(status['elapsed_s'])} so far; last commit {status.get('updated_at', '')}",
+            *([] if progress is None else [f"  {fact}" for fact in describe_facts(progress)]),
+            f"  {_since(status)}",
         ]
     return lines
 
@@ -49,3 +78,17 @@ def describe_run(past: Mapping[str, Any]) -> list[str]:
         f"  started {past['started_at']}, ended {past['ended_at'] or '?'}, run {past['run_id']}",
         *([f"  error: {error}"] if error else []),
     ]
+
+
+def _head(status: Mapping[str, Any]) -> str:
+    about = f"pid {status.get('pid', '?')} on {status.get('host', '?')}"
+    return f"{status.get('job', '?')}: running, {about}{_doubt(status)}"
+
+
+def _doubt(status: Mapping[str, Any]) -> str:
+    return "" if status.get("is_answering", True) else "; it does not answer, so this is as of its last commit"
+
+
+def _since(status: Mapping[str, Any]) -> str:
+    committed = re.sub(r"\.\d+\+00:00$", "Z", str(status.get("updated_at", "")))
+    return f"{format_s(status['elapsed_s'])} so far" + (f"; last commit {committed}" if committed else "")

@@ -7,6 +7,7 @@ telling  single documents in numbers, where somebody counts them
 loop     shard -> queue -> engine -> outcome -> store
 window   the engine and the requests in flight in it: starts, deaths, killers
 ledger   what the loop counts, and the progress and the summary made of it
+standing how the run stands, for those who look on; with `trend`, the last minutes
 report   what a run is told from outside, and what it tells at its end
 signals  SIGINT and SIGTERM as flags
 """

@@ -40,7 +40,7 @@ class Fleet:
         self._emit = emit
         self._again: deque[Request] = deque()
         deaths: Counter[bytes] = Counter()
-        self._windows = [
+        self.windows = [
             Window(
                 engine=engine,
                 model=model,
@@ -55,7 +55,8 @@ class Fleet:
             )
             for replica, engine in enumerate(group.engines)
         ]
-        self._live = list(self._windows)
+        """One for each engine, those included that are given up."""
+        self._live = list(self.windows)
         """Those that are not given up."""
 
     @property
@@ -75,7 +76,7 @@ class Fleet:
 
     def now(self) -> float:
         """Seconds on the engines' clock."""
-        return self._group.engines[0].now() if len(self._windows) == 1 else self._group.bell.now()
+        return self._group.engines[0].now() if len(self.windows) == 1 else self._group.bell.now()
 
     def feed(self, *, may_grow: bool, num_behind: int = 0) -> None:
         """Fill the windows. `num_behind`: requests that stand before the queue.
@@ -83,8 +84,8 @@ class Fleet:
         Raises EngineError when the last engine does not start, or died too often without an answer in between, and
         JobError when none has ever started and the job is at fault for the last one.
         """
-        if len(self._windows) == 1:
-            self._windows[0].feed(self.queue.supply_of(0), may_grow=may_grow)
+        if len(self.windows) == 1:
+            self.windows[0].feed(self.queue.supply_of(0), may_grow=may_grow)
             return
         num_known = num_behind + self.num_waiting + self.num_in_flight
         num_started = sum(window.is_started for window in self._live)
@@ -109,11 +110,11 @@ class Fleet:
 
     def poll(self, timeout_s: float) -> list[Returned]:
         """What the engines finished; waits up to `timeout_s` seconds for something to happen. Raises as `feed` does."""
-        if len(self._windows) == 1:
-            return self._windows[0].poll(timeout_s)
+        if len(self.windows) == 1:
+            return self.windows[0].poll(timeout_s)
         returned: list[Returned] = []
         for replica in self._group.bell.wait(timeout_s):
-            window = self._windows[replica]
+            window = self.windows[replica]
             if not window.is_started:
                 continue
             try:
@@ -132,10 +133,10 @@ class Fleet:
 
     def close(self) -> None:
         """End all engines, side by side; what is in flight is given up."""
-        started = [window for window in self._windows if window.is_started]
+        started = [window for window in self.windows if window.is_started]
         if len(started) > 1:
             wait_for_futures([run_in_thread(window.close, f"close-engine-{window.replica}") for window in started])
-        for window in self._windows:
+        for window in self.windows:
             window.close()
 
     def _count_wanted(self, num_known: int) -> int:
@@ -149,7 +150,7 @@ class Fleet:
 
     def _give_up(self, window: Window, error: EngineError | JobError) -> None:
         if len(self._live) == 1:
-            if any(one.has_been_ready for one in self._windows):  # so the job is not at fault
+            if any(one.has_been_ready for one in self.windows):  # so the job is not at fault
                 raise EngineError(str(error)) from error
             raise error
         self._live.remove(window)
@@ -158,6 +159,6 @@ class Fleet:
         self._again.extendleft(reversed(window.surrender()))
         self._ledger.note_retired(window.replica)
         self._live[0].has_others = len(self._live) > 1
-        left = f"{len(self._live)} of {len(self._windows)} engines are left"
+        left = f"{len(self._live)} of {len(self.windows)} engines are left"
         self._emit(EngineGivenUp(window.replica))
         self._emit(Warned(f"engine {window.replica} is given up, {left}: {error}"))

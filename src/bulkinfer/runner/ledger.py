@@ -82,7 +82,7 @@ class Ledger(EngineCounts):
     first_submit_s: float | None = None
     last_answer_s: float | None = None
     peak_queue_size: int = 0
-    _recent: deque[tuple[float, int, int]] = field(default_factory=deque)
+    _recent: deque[tuple[float, int, int, int]] = field(default_factory=deque)
     listening: Listening = field(init=False)
     _pace: Pace = field(default_factory=Pace)
 
@@ -104,6 +104,11 @@ class Ledger(EngineCounts):
     def num_outcomes(self) -> int:
         """Documents that this run is done with."""
         return self.num_succeeded + self.num_failed
+
+    @property
+    def num_asked_outcomes(self) -> int:
+        """Those of them that an engine was asked."""
+        return self.num_outcomes - self.num_unaskable
 
     def note_shard(self, shard: Shard) -> ShardTaken:
         """The loop took a shard over."""
@@ -179,7 +184,7 @@ class Ledger(EngineCounts):
         now_s = time.monotonic()
         if num_in_flight == num_queued == 0:
             self.listening.note_idle()
-        prompt_rate, output_rate = self._rates(now_s)
+        prompt_rate, output_rate, document_rate = self._rates(now_s)
         stats = self.stats
         left = self._tokens_left()
         return Progress(
@@ -210,26 +215,30 @@ class Ledger(EngineCounts):
             num_preemptions=self.num_preemptions,
             num_restarts=self.num_restarts,
             gpu_memory_bytes=stats.gpu_memory_bytes if stats else 0,
+            documents_per_s=document_rate,
         )
 
     def workload(self) -> Workload:
         """What an engine that is started now would have to do."""
-        return self.outlook.estimate(self.num_outcomes - self.num_unaskable, self._share_read())
+        return self.outlook.estimate(self.num_asked_outcomes, self._share_read())
 
-    def _rates(self, now_s: float) -> tuple[float, float]:
-        """Prompt and output tokens per second over the recent past, from when the engine had something to do."""
+    def _rates(self, now_s: float) -> tuple[float, float, float]:
+        """Prompt tokens, output tokens and documents per second over the recent past, from the first request on."""
         if self.first_submit_s is None:
-            return 0.0, 0.0
-        self._recent.append((now_s, *self.tokens_spent()))
-        self._pace.note(now_s, *self.tokens_spent())
+            return 0.0, 0.0, 0.0
+        prompt_tokens, output_tokens = self.tokens_spent()
+        self._recent.append((now_s, prompt_tokens, output_tokens, self.num_asked_outcomes))
+        self._pace.note(now_s, prompt_tokens, output_tokens)
         while self._recent[0][0] < now_s - RATE_WINDOW_S and len(self._recent) > 2:
             self._recent.popleft()
-        then_s, prompt_tokens, output_tokens = self._recent[0]
+        then_s, prompt_before, output_before, outcomes_before = self._recent[0]
         if now_s <= then_s:
-            return 0.0, 0.0
-        prompt_tokens_now, output_tokens_now = self.tokens_spent()
-        return (prompt_tokens_now - prompt_tokens) / (now_s - then_s), (output_tokens_now - output_tokens) / (
-            now_s - then_s
+            return 0.0, 0.0, 0.0
+        per_s = 1 / (now_s - then_s)
+        return (
+            (prompt_tokens - prompt_before) * per_s,
+            (output_tokens - output_before) * per_s,
+            (self.num_asked_outcomes - outcomes_before) * per_s,
         )
 
     def _share_read(self) -> float:
@@ -280,7 +289,7 @@ class Ledger(EngineCounts):
                 "already_done": max(0, counts.num_distinct - self.num_to_do - not_asked),
                 "succeeded": self.num_succeeded,
                 "failed": self.num_failed,
-                "failed_by_code": _sort_codes(self.failed_by_code),
+                "failed_by_code": sort_codes(self.failed_by_code),
                 "failed_rows": counts.num_failed_rows,
                 "not_asked": not_asked,
                 "not_finished": not_finished,
@@ -298,7 +307,7 @@ class Ledger(EngineCounts):
                 "already_done": 0,
                 "succeeded": self.num_committed_results,
                 "failed": self.num_committed_failures,
-                "failed_by_code": _sort_codes(self.committed_by_code),
+                "failed_by_code": sort_codes(self.committed_by_code),
                 "failed_rows": self.num_committed_failures,
                 "not_asked": 0,
                 "not_finished": self.num_to_do - self.num_committed_results - self.num_committed_failures,
@@ -328,33 +337,6 @@ class Ledger(EngineCounts):
             "peak_memory_bytes": {"runner": peak_memory_bytes(), "engine": self.peak_engine_memory_bytes},
         }
 
-    def describe(self, *, num_queued: int, num_in_flight: int) -> dict[str, JsonValue]:
-        """The counts for the status file: what `status` shows while the run lives."""
-        stats = self.stats
-        return {
-            "elapsed_s": round(time.monotonic() - self.started_s, 3),
-            "documents": {
-                "read": self.num_read,
-                "skipped": self.num_skipped,
-                "to_do": self.num_to_do,
-                "succeeded": self.num_succeeded,
-                "failed": self.num_failed,
-                "failed_by_code": _sort_codes(self.failed_by_code),
-                "is_read_to_end": self.is_read_to_end,
-                "queued": num_queued,
-                "in_flight": num_in_flight,
-            },
-            "tokens": {"prompt": self.prompt_tokens, "cached": self.cached_tokens, "output": self.output_tokens},
-            "engine": {
-                "active": stats.num_active if stats else 0,
-                "kv_cache_usage": round(stats.kv_cache_usage, 4) if stats else 0.0,
-                "preemptions": self.num_preemptions,
-                "restarts": self.num_restarts,
-                **self.describe_replicas(),
-                **self.steps.describe(),
-            },
-        }
-
     def _engine_summary(self) -> Mapping[str, JsonValue]:
         return {
             # Of all that were loaded, as the peak is.
@@ -372,5 +354,6 @@ class Ledger(EngineCounts):
         }
 
 
-def _sort_codes(counts: Mapping[FailureCode, int]) -> dict[str, JsonValue]:
+def sort_codes(counts: Mapping[FailureCode, int]) -> dict[str, JsonValue]:
+    """Failures by code, for the summary and the status file."""
     return {code.value: count for code, count in sorted(counts.items()) if count}

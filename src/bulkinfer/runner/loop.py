@@ -37,6 +37,7 @@ from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
 from bulkinfer.runner.signals import StopFlag, watch_signals
+from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
 from bulkinfer.runner.window import Returned
 from bulkinfer.shards import Shard, ShardPlanner, prepare_next
@@ -101,6 +102,7 @@ class Run:
             ledger=self._ledger,
             emit=emit,
         )
+        self._standing = Standing(self._ledger, self._fleet, self._limits.max_queue_size)
         self._planner = self._begin()
         self._shards = self._planner.iter_shards()
         self._next_shard: Future[Shard | None] | None = prepare_next(self._shards)
@@ -256,7 +258,7 @@ class Run:
         if is_last or time.monotonic() - self._told_s >= TICK_S:
             self._finished.tell()
             self._told_s = time.monotonic()
-            self._emit(self._ledger.progress(num_queued=len(self._fleet.queue), num_in_flight=self._num_in_flight))
+            self._emit(self._standing.look(is_stopping=self._ending is not None))
 
     def _check_selection(self) -> None:
         """A selective run that can select nothing must not look like a success."""
@@ -366,5 +368,5 @@ class Run:
             "run_id": str(self.run_id),
             "task_fingerprint": str(self._plan.task_fingerprint),
             "status": RunStatus.RUNNING.value,
-            **self._ledger.describe(num_queued=len(self._fleet.queue), num_in_flight=self._num_in_flight),
+            **self._standing.describe(),
         }

@@ -7,10 +7,11 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineDied, EngineError, JobError
-from bulkinfer.events import EngineRestarting, EngineStarted, EngineStarting, EventSink
+from bulkinfer.events import EnginePhase, EngineRestarting, EngineStarted, EngineStarting, EventSink
 from bulkinfer.records import (
     Aborted,
     Completion,
@@ -118,6 +119,25 @@ class Window:
     def num_held(self) -> int:
         """Those of them that only this engine may get, as it may be them that end it."""
         return sum(map(len, self._suspects)) + len(self._killers)
+
+    @property
+    def capacity(self) -> int:
+        """The most requests that the engine is given at once; 0 before it is ready."""
+        return 2 * self.max_concurrency if self.is_ready else 0
+
+    @property
+    def phase(self) -> EnginePhase:
+        """What the engine is about, unless it is given up."""
+        if self.is_ready:
+            return EnginePhase.READY
+        if self.is_started:
+            return EnginePhase.LOADING
+        return EnginePhase.RESTARTING if self._may_start_s > 0 else EnginePhase.UNUSED
+
+    def first_in_flight(self, count: int) -> list[InFlight]:
+        """Those that the engine has had longest: they were put in in order."""
+        flights = islice(self._in_flight.values(), count)
+        return [flight for flight in flights if flight.request is not _PROBE]
 
     def feed(self, queue: Supply, *, may_grow: bool = False, share: int | None = None) -> None:
         """Fill the window. The first request starts the engine: a run with nothing to do loads no model.

@@ -26,7 +26,7 @@ from bulkinfer.store.run_details import (
 )
 from bulkinfer.store.runs import RunRecord, TaskRecord
 from bulkinfer.store.samples import Sample
-from bulkinfer.store.standing import read_standing
+from bulkinfer.store.standing import read_standing, read_standing_if_any
 from bulkinfer.store.status import read_status, write_status
 from bulkinfer.store.tally import KindCount, RowKind, Tally, open_tally
 from bulkinfer.store.writer import Store
@@ -73,6 +73,7 @@ __all__ = [
     "read_past_runs",
     "read_spread",
     "read_standing",
+    "read_standing_if_any",
     "read_status",
     "repair_database",
     "replacing",
