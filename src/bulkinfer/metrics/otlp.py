@@ -24,6 +24,7 @@ from bulkinfer.metrics.tally import Point, Reading, RunLabels, Tally
 from bulkinfer.metrics.ticker import Ticker
 from bulkinfer.threads import run_in_thread
 
+_MAX_COMPLAINT_CHARS = 200
 DEFAULT_EVERY_S = 60.0
 """OpenTelemetry's own default for OTEL_METRIC_EXPORT_INTERVAL."""
 
@@ -160,4 +161,6 @@ class _Complaints(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """One complaint."""
-        self._warn(f"OpenTelemetry: {record.getMessage()[:300]}; the run goes on")
+        said = record.getMessage()
+        short = said if len(said) <= _MAX_COMPLAINT_CHARS else f"{said[:_MAX_COMPLAINT_CHARS]}..."
+        self._warn(f"OpenTelemetry: what is sent does not arrive, and the run goes on: {short}")
