@@ -2,6 +2,8 @@
 
 from unittest.mock import patch
 
+import pytest
+
 from bulkinfer.runner.silence import Listening, Silence
 
 
@@ -11,14 +13,32 @@ def listen(*steps: tuple[float, str]) -> Silence:
         listening = Listening(1_000.0)
         for at_s, what in steps:
             now.return_value = 1_000 + at_s
-            getattr(listening, f"note_{what}")()
+            match what:
+                case "asked":
+                    listening.note_asked()
+                case "outcome":
+                    listening.note_outcome()
+                case _:
+                    listening.note_tick(is_idle=what == "idle")
         return listening.take_longest()
 
 
 def test_a_silence_lasts_from_the_first_question_or_the_last_outcome() -> None:
     assert listen((2, "asked"), (5, "outcome")) == Silence(5, 3)
-    assert listen((2, "asked"), (5, "outcome"), (5.5, "outcome"), (9.5, "outcome"), (11, "outcome")) == Silence(9.5, 4)
     assert listen((2, "asked"), (3, "asked"), (5, "outcome")) == Silence(5, 3), "asking more does not end it"
+    assert listen(
+        (2, "asked"), (5, "outcome"), (5.2, "tick"), (5.5, "outcome"), (5.7, "tick"), (9.5, "outcome")
+    ) == Silence(9.5, 4)
+
+
+def test_one_outcome_between_two_ticks_is_enough() -> None:
+    assert listen(
+        (2, "asked"), (3, "tick"), (3.1, "outcome"), (3.2, "outcome"), (3.25, "tick"), (13.2, "outcome")
+    ) == Silence(pytest.approx(13.2), pytest.approx(10.1)), "from the first of them"
+
+
+def test_the_last_outcome_of_a_run_ends_a_silence_too() -> None:
+    assert listen((0, "asked"), (59, "tick"), (60, "outcome")) == Silence(60, 60)
 
 
 def test_while_nothing_is_asked_nobody_waits() -> None:

@@ -19,12 +19,18 @@ class Silence:
 
 @dataclass(slots=True)
 class Listening:
-    """The loop's thread notes; one other thread takes what was longest."""
+    """The loop's thread notes; one other thread takes what was longest.
+
+    A run may have a hundred thousand outcomes a second: of those between two ticks, the first alone looks at the clock.
+    So a silence may seem longer by the time between two ticks, a quarter of a second.
+    """
 
     began_s: float
     """Monotonic time at which the run began."""
     _since_s: float | None = None
     """Since when documents have been asked without an outcome; None: nothing is asked."""
+    _is_noted: bool = False
+    """Whether there was an outcome since the last tick."""
     _ended: SimpleQueue[Silence] = field(default_factory=SimpleQueue)
 
     def note_asked(self) -> None:
@@ -34,14 +40,19 @@ class Listening:
 
     def note_outcome(self) -> None:
         """One is done with."""
+        if self._is_noted:
+            return
+        self._is_noted = True
         now_s = time.monotonic()
         if self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
             self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
         self._since_s = now_s
 
-    def note_idle(self) -> None:
-        """Nothing is asked."""
-        self._since_s = None
+    def note_tick(self, *, is_idle: bool) -> None:
+        """Some time has passed. `is_idle`: nothing is asked."""
+        self._is_noted = False
+        if is_idle:
+            self._since_s = None
 
     def take_longest(self) -> Silence:
         """The longest that ended since it was last called; of none, one of no length."""
