@@ -19,12 +19,14 @@ from bulkinfer.errors import ExitCode
 from bulkinfer.store import Reader, read_holder, read_status
 from tests.cli_support import LIMIT_S, start, wait_until
 from tests.conftest import ROOT, JobFolder, make_documents
+from tests.metrics_support import read_samples
 
 DOCUMENT = (ROOT / "docs" / "schedulers.md").read_text(encoding="utf-8")
 PROGRAM = "/opt/bulkinfer/.venv/bin/bulkinfer"
 FOLDER = "/srv/tickets"
-SIMPLE, QUIET = re.findall(r"^ {4}\S+ \S+ \S+ \S+ \S+ (.*/bulkinfer run .*)$", DOCUMENT, re.MULTILINE)
-"""The commands of the two crontab lines."""
+TEXTFILES = "/var/lib/node_exporter"
+SIMPLE, QUIET, MEASURED = re.findall(r"^ {4}\S+ \S+ \S+ \S+ \S+ (.*/bulkinfer run .*)$", DOCUMENT, re.MULTILINE)
+"""The commands of the crontab lines."""
 ENDLESS = {"clock": "real", "in_child": True, "seconds_per_output_token": 600}
 
 
@@ -36,7 +38,8 @@ class Site:
 
     def place(self, text: str) -> str:
         """The text with paths that are there."""
-        return text.replace(PROGRAM, str(self.job.path / "bulkinfer")).replace(FOLDER, str(self.job.path))
+        text = text.replace(PROGRAM, str(self.job.path / "bulkinfer"))
+        return text.replace(FOLDER, str(self.job.path)).replace(TEXTFILES, str(self.job.path))
 
     def cron(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command as cron does: with /bin/sh, in the home folder, with next to nothing in the environment."""
@@ -85,13 +88,22 @@ def held(folder: JobFolder) -> Iterator[subprocess.Popen[str]]:
         run.communicate(timeout=LIMIT_S)
 
 
-@pytest.mark.parametrize("command", [SIMPLE, QUIET], ids=["simple", "quiet"])
+@pytest.mark.parametrize("command", [SIMPLE, QUIET, MEASURED], ids=["simple", "quiet", "measured"])
 def test_a_crontab_line_logs_each_start_and_mails_nothing(site: Site, command: str) -> None:
     for _ in range(2):
         found = site.cron(command)
         assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
     documents = [summary["documents"] for summary in site.summaries()]
     assert [(count["succeeded"], count["already_done"]) for count in documents] == [(20, 0), (0, 20)]
+
+
+def test_a_crontab_line_leaves_the_metrics_of_each_start(site: Site) -> None:
+    file = site.job.path / "tickets.prom"
+    site.cron(MEASURED)
+    assert read_samples(file.read_text())["bulkinfer_documents_answered_total"] == 20
+    site.job.input.unlink()
+    assert site.cron(MEASURED).returncode == ExitCode.USAGE
+    assert read_samples(file.read_text())["bulkinfer_run_exit_code"] == ExitCode.USAGE
 
 
 def test_only_the_quiet_crontab_line_mails_nothing_while_another_run_holds_the_database(site: Site) -> None:
