@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow test-browser soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow test-browser soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas bench-simulation lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -91,6 +91,9 @@ bench-quick: setup ## The same with few documents and two peers, four minutes; w
 bench-steps: setup ## What each step is worth: the engine with and without it, a quarter of an hour
 	$(BIN)/python -m benchmarks.simulated_order
 	$(BIN)/python -m benchmarks.steps $(BENCH)
+
+bench-simulation: setup ## How far the simulated engine is off once it is fitted to the real one, two minutes; BENCH=
+	$(BIN)/python -m benchmarks.simulation $(BENCH)
 
 bench-replicas: $(READY) ## 1,000 simulated engines: where the one runner saturates, ten minutes; BENCH=--vllm: two real ones against one
 	$(BIN)/python -m benchmarks.replicas $(BENCH)

@@ -140,10 +140,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The engine has dropped these requests, of those that it was asked to. Nothing comes for them any more.
-
-    What it had finished by then, or never had, is not among them. The reading that follows is from after it.
-    """
+    """Requests that the engine has dropped, as it was asked to: nothing comes for them any more. A reading follows."""
 
     document_hashes: tuple[bytes, ...]
 
@@ -208,8 +205,7 @@ class EngineStats:
     num_full_steps: int = 0
     """Steps with as many sequences as there are slots, or with requests that had to wait."""
     num_fed_steps: int = 0
-    """Steps up to the last full one or to the last request that came, whichever was later. After them comes the tail,
-    in which no step can be full."""
+    """Steps up to the last full one or to the last request that came; in the tail after them no step can be full."""
     idle_s: float = 0.0
     """How long the engine had nothing to run before it got more: nothing had come, or it was not rendered yet."""
     num_aborted: int = 0
@@ -223,6 +219,12 @@ class EngineStats:
     peak_kv_cache_usage: float = 0.0
     gpu_memory_bytes: int = 0
     """In use on the GPUs that the engine has, now; 0 without one."""
+    busy_s: float = 0.0
+    """How long its steps took. With the next two, and `num_output_tokens`, what a step costs can be fitted."""
+    num_computed_prompt_tokens: int = 0
+    """Prompt tokens that did not come from the prefix cache; a sequence that was put back counts again."""
+    num_context_tokens: int = 0
+    """Tokens in the KV cache that sequences looked back at, summed over the steps; 0: not told."""
 
 
 EngineEvent = EngineReady | EngineStats | Completion | Rejection | Aborted

@@ -488,3 +488,22 @@ def test_doctor_says_what_is_wrong(folder: JobFolder) -> None:
     assert (checks["input"]["is_ok"], "in.jsonl" in checks["input"]["found"]) == (False, True)
     assert checks["store"]["is_ok"]
     assert checks["device"]["is_ok"]
+
+
+def test_a_run_at_low_priority_has_a_nice_engine_and_less_than_all_where_some_is_reserved(
+    folder: JobFolder, call: Call
+) -> None:
+    folder.write_documents(make_documents(30))
+    simulated = {"in_child": True, "seconds_per_output_token": 0, "seconds_per_prompt_token": 0}
+    folder.write_job(engine={"kind": "simulated", "simulated": simulated}, limits={"max_concurrency": 8})
+    found = call("run", folder.job_path, "--json", "--quiet", "--priority", "low", "--set", "limits.reserve=25%")
+    assert found.returncode == 0, found.stderr
+    engine = json.loads(found.stdout)["engine"]
+    assert (engine["max_concurrency"], engine["peak_active"]) == (6, 6)
+    assert engine["settings"]["nice"] == os.getpriority(os.PRIO_PROCESS, 0) + 10
+    refused = call("run", folder.job_path, "--priority", "lowest")
+    assert refused.returncode == 2
+    assert "'lowest' is not one of 'normal', 'low'" in refused.stderr
+    none_left = call("run", folder.job_path, "--set", "limits.reserve=100%")
+    assert none_left.returncode == 2
+    assert 'limits.reserve: expected a share such as "25%" (0% to less than 100%)' in none_left.stderr

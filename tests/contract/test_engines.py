@@ -220,6 +220,9 @@ def test_the_counts_of_steps_come_with_the_last_outcome(engine: Engine) -> None:
     assert 0 < after.num_full_steps - before.num_full_steps <= after.num_steps - before.num_steps
     assert after.num_full_steps <= after.num_fed_steps <= after.num_steps
     assert after.idle_s >= before.idle_s >= 0
+    assert after.num_computed_prompt_tokens > before.num_computed_prompt_tokens > 0
+    assert after.num_context_tokens > before.num_context_tokens
+    assert after.busy_s >= before.busy_s >= 0
 
 
 def read_steps(engine: Engine, names: list[str]) -> EngineStats:

@@ -1,13 +1,17 @@
 """What users may write below `engine.simulated`, `engine.vllm` and `sampling`, and what they are told."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from bulkinfer.engines import create_engine
 from bulkinfer.engines.child import ChildEngine
+from bulkinfer.engines.clock import VirtualClock
 from bulkinfer.engines.local import LocalEngine
+from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import Fault, FaultKind, SimulatedArguments, parse_simulated_arguments
+from bulkinfer.engines.simulated_cost import StepCost
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments, decide_kv_cache_bytes
 from bulkinfer.errors import JobError
 from bulkinfer.records import JsonValue
@@ -17,7 +21,8 @@ MIB = 1024 * 1024
 
 
 def test_nothing_given_means_the_documented_defaults() -> None:
-    assert parse_simulated_arguments({}) == SimulatedArguments(0.0005, 0.002, 0.0, False, None, (), False)
+    found = parse_simulated_arguments({})
+    assert found == SimulatedArguments(StepCost(0.0005, 0.002, 0.0, 0.0), 0.0, None, None, False, None, 1.0, (), False)
 
 
 def test_all_arguments_are_read() -> None:
@@ -25,14 +30,37 @@ def test_all_arguments_are_read() -> None:
         {
             "seconds_per_prompt_token": 1,
             "seconds_per_output_token": 0,
+            "seconds_per_sequence": 3,
+            "seconds_per_context_token": 4,
             "engine_start_s": 2.5,
+            "max_num_batched_tokens": 5,
+            "kv_cache_tokens": 6,
             "clock": "virtual",
             "output_tokens": 7,
+            "prompt_tokens_factor": 8,
             "faults": [{"match": "x", "kind": "die", "times": 2}, {"match": "y", "kind": "empty"}],
         }
     )
     faults = (Fault("x", FaultKind.DIE, 2), Fault("y", FaultKind.EMPTY, None))
-    assert found == SimulatedArguments(1.0, 0.0, 2.5, True, 7, faults, False)
+    assert found == SimulatedArguments(StepCost(1.0, 0.0, 3.0, 4.0), 2.5, 5, 6, True, 7, 8.0, faults, False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            {"max_num_batched_tokens": 3},
+            "max_num_batched_tokens: expected at least limits.max_concurrency (4), a",
+        ),
+        ({"kv_cache_tokens": 511}, "kv_cache_tokens: expected at least limits.max_context_tokens (512), without what"),
+    ],
+)
+def test_an_engine_without_room_for_one_token_each_or_one_document_is_refused(
+    arguments: dict[str, JsonValue], expected: str
+) -> None:
+    with pytest.raises(JobError) as error:
+        SimulatedEngine(replace(simulated_spec(), arguments=arguments), VirtualClock())
+    assert str(error.value).startswith(f"engine.simulated.{expected}")
 
 
 @pytest.mark.parametrize(
@@ -42,6 +70,8 @@ def test_all_arguments_are_read() -> None:
         ({"engine_start_s": -1}, "engine.simulated.engine_start_s", "0 or more, found -1"),
         ({"engine_start_s": "1"}, "engine.simulated.engine_start_s", "found '1'"),
         ({"engine_start_s": True}, "engine.simulated.engine_start_s", "found True"),
+        ({"prompt_tokens_factor": 0}, "engine.simulated.prompt_tokens_factor", "expected a number from 0.01 to 100"),
+        ({"prompt_tokens_factor": True}, "engine.simulated.prompt_tokens_factor", "found True"),
         ({"seconds_per_prompt_token": math.nan}, "engine.simulated.seconds_per_prompt_token", "found nan"),
         ({"clock": "virtuel"}, "engine.simulated.clock", '"virtual"'),
         ({"output_tokens": 0}, "engine.simulated.output_tokens", "found 0"),

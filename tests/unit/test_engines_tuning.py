@@ -331,3 +331,36 @@ def test_a_given_kv_cache_bounds_the_context() -> None:
 def test_a_setting_that_is_no_number_is_an_error_of_the_job() -> None:
     with pytest.raises(JobError, match=r"engine\.vllm\.block_size: expected a whole number"):
         decide(auto_spec(block_size="many"))
+
+
+def test_a_reserve_makes_the_engine_that_much_smaller() -> None:
+    spec = replace(vllm_spec(max_concurrency=64), reserve=0.25)
+    whole, found = decide(replace(spec, reserve=0.0)), decide(spec)
+    assert (number(whole, "max_num_seqs"), number(found, "max_num_seqs")) == (64, 48)
+    assert found.reasons["max_num_seqs"] == "limits.max_concurrency 64, less limits.reserve 25%"
+    assert "max_num_seqs" not in whole.reasons
+    auto = replace(auto_spec(), reserve=0.25)
+    assert number(decide(auto), "max_num_seqs") == 192
+    assert decide(auto).reasons["max_num_seqs"].endswith("less limits.reserve 25%")
+
+
+def test_a_reserve_leaves_memory_that_would_have_been_taken() -> None:
+    machine = replace(CPU, free_memory_bytes=LONG.weight_bytes + 8 * GIB)
+    whole, found = (decide(replace(auto_spec(), reserve=reserve), LONG_WORK, machine, LONG) for reserve in (0.0, 0.25))
+    assert number(found, "kv_cache_memory_bytes") <= 0.75 * number(whole, "kv_cache_memory_bytes")
+    assert number(found, "max_num_seqs") <= 0.75 * number(whole, "max_num_seqs")
+    given = decide(replace(auto_spec(kv_cache_memory_bytes=GIB), reserve=0.25))
+    assert number(given, "kv_cache_memory_bytes") == 0.75 * GIB
+    assert given.reasons["kv_cache_memory_bytes"] == "1,073,741,824, less limits.reserve 25%"
+
+
+def test_on_a_gpu_a_reserve_is_of_the_card() -> None:
+    spec = replace(auto_spec(), reserve=0.25)
+    found = decide(spec, machine=GPU)
+    assert (found.values["gpu_memory_utilization"], found.values.get("max_num_seqs")) == (0.675, None)
+    given = decide(replace(spec, arguments={"gpu_memory_utilization": 0.8}, max_concurrency=8), machine=GPU)
+    assert (given.values["gpu_memory_utilization"], given.values["max_num_seqs"]) == (0.6, 6)
+    whole = decide(replace(spec, reserve=0.0), machine=GPU)
+    assert "gpu_memory_utilization" not in whole.values
+    sized = decide(replace(spec, arguments={"kv_cache_memory_bytes": GIB}), machine=GPU)
+    assert (sized.values["kv_cache_memory_bytes"], "gpu_memory_utilization" in sized.values) == (0.75 * GIB, False)

@@ -2,15 +2,18 @@
 
 from types import SimpleNamespace
 
-from bulkinfer.engines.vllm_counts import LiveCounts, StepCounts, read_live_counts
+from bulkinfer.engines.vllm_counts import LiveCounts, StepCounts, count_context_tokens, read_live_counts
 
 
 def record(counts: StepCounts, *, running: int, waiting: int = 0, usage: float = 0.0, finished: int = 0) -> None:
     before = counts.num_steps
     scheduler = SimpleNamespace(num_running_reqs=running, num_waiting_reqs=waiting, kv_cache_usage=usage)
-    iteration = SimpleNamespace(num_preempted_reqs=1, num_generation_tokens=2, num_prompt_tokens=3)
+    prompts = SimpleNamespace(computed=1)
+    iteration = SimpleNamespace(
+        num_preempted_reqs=1, num_generation_tokens=2, num_prompt_tokens=3, prompt_token_stats=prompts
+    )
     counts.record(scheduler, iteration)
-    counts.note_step(before, finished, has_all_slots_wanted=False)
+    counts.note_step(before, finished, took_s=0.25, num_context_tokens=10, has_all_slots_wanted=False)
 
 
 def test_sequences_that_finish_in_a_step_were_in_it() -> None:
@@ -20,6 +23,7 @@ def test_sequences_that_finish_in_a_step_were_in_it() -> None:
     stats = counts.read(None, is_idle=True)
     assert (stats.num_active, stats.peak_active, stats.peak_kv_cache_usage) == (0, 3, 0.5)
     assert (stats.num_steps, stats.num_preemptions, stats.num_output_tokens, stats.num_prompt_tokens) == (2, 2, 4, 6)
+    assert (stats.busy_s, stats.num_computed_prompt_tokens, stats.num_context_tokens) == (0.5, 2, 20)
     again = counts.read(None, is_idle=True)
     assert (again.peak_active, again.peak_kv_cache_usage) == (0, 0.0)
 
@@ -42,8 +46,13 @@ def test_what_the_scheduler_says_now_goes_before_what_it_said_after_the_last_ste
 
 def test_vllms_own_block_is_not_counted_and_another_process_tells_nothing() -> None:
     pool = SimpleNamespace(num_gpu_blocks=101, get_num_free_blocks=lambda: 90)
-    scheduler = SimpleNamespace(get_request_counts=lambda: (2, 3), kv_cache_manager=SimpleNamespace(block_pool=pool))
+    running = [SimpleNamespace(num_computed_tokens=number) for number in (7, 8)]
+    scheduler = SimpleNamespace(
+        get_request_counts=lambda: (2, 3), kv_cache_manager=SimpleNamespace(block_pool=pool), running=running
+    )
     core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
     assert read_live_counts(SimpleNamespace(engine_core=core)) == LiveCounts(2, 3, 100, 90)
-    assert read_live_counts(SimpleNamespace(engine_core=SimpleNamespace())) is None
+    assert count_context_tokens(SimpleNamespace(engine_core=core)) == 15
+    elsewhere = SimpleNamespace(engine_core=SimpleNamespace())
+    assert (read_live_counts(elsewhere), count_context_tokens(elsewhere)) == (None, 0)
     assert LiveCounts(0, 0, 0, 0).kv_cache_usage == 0.0, "a model without a cache"

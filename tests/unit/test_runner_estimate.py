@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.simulated import estimate_prompt_tokens
-from bulkinfer.engines.simulated_cost import cost_of
+from bulkinfer.engines.simulated_forecast import cost_of
 from bulkinfer.records import Completion, EngineReady, JsonValue, Message, Origin, Request
 from bulkinfer.runner.estimate import Basis, Work, estimate_from_runs
 from bulkinfer.store import PastRun
+from tests.engine_support import collect_outcomes, start_and_wait
 
 RUN = PastRun(
     run_id=UUID("aaaaaaaa-1111-1111-1111-111111111111"),
@@ -107,3 +108,18 @@ def test_the_cost_model_holds_what_the_simulated_engine_then_takes(
     # The bounds are for the expected answers; these are a few more or less.
     slack_s = abs(spent - cost.output_tokens) / spec.expected_concurrency * 0.01
     assert cost.low_s - slack_s - 1e-9 <= engine.now() - 3 <= cost.high_s + slack_s + 1e-9
+
+
+def test_what_sequences_and_their_context_cost_is_a_sum_over_the_documents() -> None:
+    costs: dict[str, JsonValue] = {"seconds_per_sequence": 0.5, "seconds_per_context_token": 0.25}
+    none: dict[str, JsonValue] = {"seconds_per_prompt_token": 0, "seconds_per_output_token": 0}
+    spec = EngineSpec("simulated", "m", None, {"max_tokens": 16}, 3, 512, {"clock": "virtual", **none, **costs})
+    spec = replace(spec, arguments={**spec.arguments, "output_tokens": 7})
+    messages = (Message("user", "word " * 20),)
+    engine = create_engine(spec)
+    start_and_wait(engine)
+    engine.submit([Request(bytes([number]) * 16, Origin("a", 1, "a"), messages, 100) for number in range(10)])
+    collect_outcomes(engine, 10)
+    cost = cost_of(spec, 10, 10 * estimate_prompt_tokens(messages))
+    assert engine.now() == pytest.approx(cost.low_s) == cost.high_s
+    assert cost.low_s == pytest.approx(10 * (7 * 0.5 + (6 * 29 + 21) * 0.25))

@@ -9,6 +9,7 @@ import typer
 
 from bulkinfer.cli.app import JobArgument, JsonOption, SetOption, app, json_errors, refuse_nan
 from bulkinfer.logs import JsonLog, LogFormat
+from bulkinfer.priority import Priority
 from bulkinfer.records import Only
 from bulkinfer.streams import print_json
 
@@ -19,6 +20,9 @@ def run(
     limit: Annotated[int | None, typer.Option(min=1, help="Ask so many documents at the most.")] = None,
     only: Annotated[Only, typer.Option(help="Which documents: new ones, or those that failed before.")] = Only.NEW,
     overrides: SetOption = [],  # noqa: B006  # Typer reads the default, nobody changes it
+    priority: Annotated[
+        Priority, typer.Option(help="low: other work on this machine goes before the engine's.")
+    ] = Priority.NORMAL,
     max_failures: Annotated[
         str | None, typer.Option(metavar="N|N%", help="Instead of limits.max_failures.", show_default=False)
     ] = None,
@@ -65,7 +69,9 @@ def run(
 
             metrics = MetricsOptions(metrics_port, metrics_address, metrics_file)
             failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
-            options = RunOptions(only, limit, failure_limit, grace, tells_documents=metrics.are_wanted)
+            options = RunOptions(
+                only, limit, failure_limit, grace, tells_documents=metrics.are_wanted, priority=priority
+            )
             with end_on_signals():
                 loaded = load_job(job, overrides)
                 model = Path(loaded.model).name if loaded.is_local_model else loaded.model

@@ -115,5 +115,9 @@ def _create_local_engine(spec: EngineSpec, clock: Clock, ringer: Ringer | None =
     start_s = parse_simulated_arguments(spec.arguments).engine_start_s
     lives = itertools.count(1)
     return LocalEngine(
-        lambda: SimulatedEngine(spec, clock, life=next(lives)), clock=clock, start_s=start_s, ringer=ringer
+        lambda: SimulatedEngine(spec, clock, life=next(lives)),
+        clock=clock,
+        start_s=start_s,
+        priority=spec.priority,
+        ringer=ringer,
     )

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
     Completion,
@@ -50,6 +51,13 @@ class EngineSpec:
     free_memory_bytes: int | None = None
     """This engine's share of what was free before the first of them started; None: not measured."""
 
+    reserve: float = 0.0
+    """The share of sequences and KV cache, 0 to less than 1, that is kept free: the engine is made that much smaller.
+    `max_concurrency` is before that."""
+    priority: int = 0
+    """Of a request that has none of its own; added to what it has."""
+    nice: int = 0
+    """How much nicer than this process the engine's is to all others, 0 to 19."""
     has_priorities: bool = False
     """Requests with a lower `priority` are run first; otherwise the first comes first. A scheduling policy in
     `arguments` goes before it."""
@@ -60,7 +68,7 @@ class EngineSpec:
     @property
     def expected_concurrency(self) -> int:
         """Sequences that the engine will most likely run at once: it tells when it is ready."""
-        return self.max_concurrency or (64 if self.kind == "simulated" else 256)
+        return Reserve(self.reserve).max_sequences(self.max_concurrency or (64 if self.kind == "simulated" else 256))
 
     @property
     def is_by_priority(self) -> bool:
@@ -87,9 +95,9 @@ class EngineRequest:
     priority: int = 0
 
     @classmethod
-    def of(cls, request: Request) -> "EngineRequest":
-        """That part of the request."""
-        return cls(request.document_hash, request.messages, request.max_tokens, request.priority)
+    def of(cls, request: Request, priority: int) -> "EngineRequest":
+        """That part of the request; `priority` is the engine's, and its own is added to it."""
+        return cls(request.document_hash, request.messages, request.max_tokens, priority + request.priority)
 
 
 @dataclass(frozen=True, slots=True)

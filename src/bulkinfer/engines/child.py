@@ -107,7 +107,7 @@ class ChildEngine:
         encoded_requests = []
         for request in requests:
             try:
-                encoded_requests.append(encode_request(EngineRequest.of(request)))
+                encoded_requests.append(encode_request(EngineRequest.of(request, self._spec.priority)))
             except orjson.JSONEncodeError:
                 self._events.append(_reject_unencodable(request))
                 self._ring()

@@ -62,7 +62,8 @@ class ChildProcess:
         self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
         with theirs:
             environment = build_environment(spec, install, os.environ)
-            self._process = _start_process(theirs, environment, self._log, choose_cores(spec, install))
+            arguments = [spec.nice, *choose_cores(spec, install)]
+            self._process = _start_process(theirs, environment, self._log, arguments)
         self._reader = threading.Thread(target=self._read, name=f"engine-reader-{self.pid}", daemon=True)
         self._reader.start()
         # If it has ended already, the reader tells.
@@ -150,11 +151,11 @@ def _open_log(log_path: Path | None) -> BinaryIO:
 
 
 def _start_process(
-    theirs: socket.socket, environment: dict[str, str], log: BinaryIO, cores: Sequence[int]
+    theirs: socket.socket, environment: dict[str, str], log: BinaryIO, arguments: Sequence[int]
 ) -> subprocess.Popen[bytes]:
     # -P: a file in the working directory must not hide a module of the same name.
     command = [sys.executable, "-P", "-m", "bulkinfer.engines.worker", str(theirs.fileno()), str(os.getpid())]
-    command += map(str, cores)
+    command += map(str, arguments)
     try:
         return subprocess.Popen(
             command,

@@ -2,11 +2,18 @@
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.job import Job
+from bulkinfer.priority import Priority
+
+LOW_PRIORITY = 10
+"""Of a request of a run at low priority; lower is earlier, and 0 is the normal one."""
+LOW_NICE = 10
+"""What the command `nice` adds: a process at 0 gets about nine times the processor time of one at 10."""
 
 
-def describe_engine(job: Job) -> EngineSpec:
+def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpec:
     """The engine that the job asks for; what it leaves to the engine is None."""
     spec = job.spec
+    is_low = priority is Priority.LOW
     return EngineSpec(
         kind=spec.engine.kind,
         model=job.model,
@@ -18,6 +25,10 @@ def describe_engine(job: Job) -> EngineSpec:
         chat_template=spec.model.chat_template,
         trust_remote_code=spec.model.trust_remote_code,
         step_timeout_s=spec.engine.step_timeout_s,
+        reserve=spec.limits.reserve,
+        priority=LOW_PRIORITY if is_low else 0,
+        nice=LOW_NICE if is_low else 0,
+        has_priorities=is_low,
     )
 
 

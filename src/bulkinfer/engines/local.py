@@ -16,9 +16,9 @@ class LocalEngine:
     """An `Engine` over the `StepEngine` that `step_engine_factory` makes, anew at each start.
 
     The engine only works inside `poll`. `clock` is the one that the step engine uses (the machine's by default), and
-    `start_s` is how long a start takes on it; among other engines, `ringer` says when this one has something to do. A
-    `RuntimeError` of the step engine is its death; any other exception is
-    a bug.
+    `start_s` is how long a start takes on it; `priority` is of requests without one of their own. Among other engines,
+    `ringer` says when this one has something to do. A `RuntimeError` of the step engine is its death; any other
+    exception is a bug.
     """
 
     def __init__(
@@ -27,9 +27,11 @@ class LocalEngine:
         *,
         clock: Clock | None = None,
         start_s: float = 0.0,
+        priority: int = 0,
         ringer: Ringer | None = None,
     ) -> None:
         self._create_step_engine = step_engine_factory
+        self._priority = priority
         self._clock: Clock = RealClock() if clock is None else clock
         self._start_s = start_s
         self._ringer = ringer
@@ -54,7 +56,7 @@ class LocalEngine:
         if self._step_engine.num_unfinished() == 0:
             self._wake()
         for request in requests:
-            rejection = self._step_engine.add(EngineRequest.of(request))
+            rejection = self._step_engine.add(EngineRequest.of(request, self._priority))
             if rejection is not None:
                 self._events.append(rejection)
         if self._idle_since_s is not None and self._step_engine.num_unfinished() > 0:

@@ -1,8 +1,9 @@
-"""An engine's process as it sees itself: how it ends with its parent, and what memory it takes."""
+"""An engine's process as it sees itself: how it ends with its parent, who goes first, and what memory it takes."""
 
 import ctypes
 import os
 import signal
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -10,6 +11,9 @@ from typing import NoReturn
 import psutil
 
 _PR_SET_PDEATHSIG = 1
+_AUTOGROUP_PATH = Path("/proc/self/autogroup")
+_AUTOGROUP_ATTEMPTS = 10
+_AUTOGROUP_EVERY_S = 0.1
 
 
 def end_with_parent(parent_pid: int) -> None:
@@ -24,6 +28,26 @@ def end_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(death_signal), 0, 0, 0)
     if os.getppid() != parent_pid:
         os._exit(1)
+
+
+def lower_priority(nice: int) -> None:
+    """Let other processes go first. Call it before there is a second thread, and as the leader of a session.
+
+    Linux with autogroups shares processor time between sessions first, and looks at `nice` only within one: there it is
+    the group's own that counts, and this process has a group of its own.
+    """
+    os.nice(nice)
+    if os.getsid(0) != os.getpid():  # the group is not ours alone
+        return
+    for _ in range(_AUTOGROUP_ATTEMPTS):
+        try:
+            _AUTOGROUP_PATH.write_text(str(os.getpriority(os.PRIO_PROCESS, 0)), encoding="ascii")
+        except BlockingIOError:  # the kernel takes one every tenth of a second, of all processes together
+            time.sleep(_AUTOGROUP_EVERY_S)
+        except OSError:  # no autogroups here, or a container that may not
+            return
+        else:
+            return
 
 
 def end_group() -> NoReturn:

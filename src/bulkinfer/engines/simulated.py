@@ -1,12 +1,14 @@
 """An engine without a model, for dry runs, for tests and for planning at sizes that no one machine has.
 
-It schedules as vLLM does (continuous batching over a fixed number of slots, first in, first out) and spends time by a
-cost model. One scheduler step gives each running sequence one token and lasts
+It schedules as vLLM does (`simulated_schedule`) and spends time by a cost model (`simulated_cost`). One step gives each
+running sequence one token and lasts
 
-    prompt tokens of the sequences that enter with it * seconds_per_prompt_token + seconds_per_output_token
+    prompt tokens computed in it * seconds_per_prompt_token + seconds_per_output_token
+    + sequences that get a token * seconds_per_sequence + tokens that they look back at * seconds_per_context_token
 
-so a document alone takes prompt_tokens * seconds_per_prompt_token + output_tokens * seconds_per_output_token. Prompt
-tokens are an estimate: 4 for each message (what a chat template adds) and 1 for each 4 characters of content.
+where the last two are 0 unless they are given: then a document alone takes prompt_tokens * seconds_per_prompt_token +
+output_tokens * seconds_per_output_token. `calibration` fits all four to a real engine. Prompt tokens are an estimate: 4
+for each message (what a chat template adds) and 1 for each 4 characters of content.
 
 The same requests in the same order get the same answers and, on a virtual clock, the same timings. An answer depends on
 the document hash alone. It answers nothing sensible: its words carry no meaning.
@@ -15,14 +17,22 @@ the document hash alone. It answers nothing sensible: its words carry no meaning
 import os
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import NoReturn
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
 from bulkinfer.engines.clock import Clock
-from bulkinfer.engines.simulated_arguments import ENDING_KINDS, Fault, FaultKind, parse_simulated_arguments
+from bulkinfer.engines.reserve import Reserve
+from bulkinfer.engines.simulated_arguments import (
+    ENDING_KINDS,
+    Fault,
+    FaultKind,
+    check_room,
+    parse_simulated_arguments,
+)
+from bulkinfer.engines.simulated_cost import FREE
+from bulkinfer.engines.simulated_schedule import Schedule, Sequence
 from bulkinfer.records import (
     Completion,
     EngineReady,
@@ -50,28 +60,6 @@ class ScriptedFaultError(RuntimeError):
     """A scripted fault ended the engine."""
 
 
-@dataclass(slots=True)
-class _Sequence:
-    """One request in the engine."""
-
-    document_hash: bytes
-    prompt_tokens: int
-    output_tokens: int
-    is_cut: bool
-    """By its max_tokens."""
-    fault: FaultKind | None
-    priority: int = 0
-    """0 where priorities do not count."""
-    added_at_s: float = 0.0
-    scheduled_at_s: float = 0.0
-    first_token_at_s: float = 0.0
-
-    @property
-    def num_tokens(self) -> int:
-        """What it holds of the KV cache at its end."""
-        return self.prompt_tokens + self.output_tokens
-
-
 class SimulatedEngine:
     """A `StepEngine` with a cost model.
 
@@ -81,9 +69,7 @@ class SimulatedEngine:
     """
 
     def __init__(self, spec: EngineSpec, clock: Clock, *, life: int = 1, owns_process: bool = False) -> None:
-        self._max_concurrency = AUTO_MAX_CONCURRENCY if spec.max_concurrency is None else spec.max_concurrency
         max_context_tokens = AUTO_MAX_CONTEXT_TOKENS if spec.max_context_tokens is None else spec.max_context_tokens
-        self._max_context_tokens = max_context_tokens
         own = "the simulated engine's own" if spec.max_context_tokens is None else ""
         self._spec = replace(spec, max_context_tokens=max_context_tokens, context_reason=own)
         self._arguments = parse_simulated_arguments(spec.arguments)
@@ -91,21 +77,7 @@ class SimulatedEngine:
         self._life = life
         self._owns_process = owns_process
         self._times_left = [fault.times for fault in self._arguments.faults]
-        self._waiting: list[tuple[int, int, _Sequence]] = []
-        """A heap: the priority, the order in which they came, the sequence."""
-        self._num_come = 0
-        self._num_aborted = 0
-        self._peak_active = 0
-        self._peak_tokens_held = 0
-        self._running: list[tuple[int, int, _Sequence]] = []
-        """A heap: the step in which a sequence finishes, the order of entry, the sequence."""
-        self._num_entered = 0
-        self._num_steps = 0
-        self._num_full_steps = 0
-        self._num_fed_steps = 0
-        self._num_output_tokens = 0
-        self._num_prompt_tokens = 0
-        self._num_tokens_held = 0
+        self._schedule = self._create_schedule()
 
     def add(self, request: EngineRequest) -> Rejection | None:
         """Take one request, or say why not."""
@@ -114,7 +86,7 @@ class SimulatedEngine:
 
     def prepare(self, request: EngineRequest) -> Prepared | Rejection:
         """Measure one request, or say why not: too long for the context, or scripted."""
-        prompt_tokens = estimate_prompt_tokens(request.messages)
+        prompt_tokens = estimate_prompt_tokens(request.messages, self._arguments.prompt_tokens_factor)
         rejection = reject_too_long(self._spec, request, prompt_tokens)
         if rejection is not None:
             return rejection
@@ -126,7 +98,7 @@ class SimulatedEngine:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "max_tokens is less than 1")
         return Prepared(
             request.document_hash,
-            _Sequence(
+            Sequence(
                 request.document_hash,
                 prompt_tokens,
                 self._decide_output_tokens(request.document_hash, max_tokens, fault),
@@ -139,11 +111,9 @@ class SimulatedEngine:
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Take one request. It is never refused: `prepare` knows it all."""
         sequence = prepared.prompt
-        assert isinstance(sequence, _Sequence)
+        assert isinstance(sequence, Sequence)
         sequence.added_at_s = self._clock.now()
-        self._num_come += 1
-        heappush(self._waiting, (sequence.priority, self._num_come, sequence))
-        self._num_fed_steps = self._num_steps
+        self._schedule.add(sequence)
         return None
 
     def step(self) -> list[Completion | Rejection]:
@@ -152,52 +122,47 @@ class SimulatedEngine:
         Raises ScriptedFaultError for a scripted fault that ends the engine.
         """
         finished = self._advance()
-        while self._is_free() and len(finished) < _MAX_FREE_COMPLETIONS and (self._running or self._waiting):
+        while self._is_free() and len(finished) < _MAX_FREE_COMPLETIONS and self.num_unfinished():
             finished += self._advance()
         return finished
 
-    def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
+    def abort(self, document_hashes: Iterable[bytes]) -> tuple[bytes, ...]:
         """Drop requests, waiting or running; returns those that were there."""
-        wanted = set(document_hashes)
-        entries = (*self._waiting, *self._running)
-        dropped = tuple(entry[2].document_hash for entry in entries if entry[2].document_hash in wanted)
-        self._waiting = [entry for entry in self._waiting if entry[2].document_hash not in wanted]
-        self._running = [entry for entry in self._running if entry[2].document_hash not in wanted]
-        heapify(self._waiting)
-        heapify(self._running)
-        self._num_tokens_held = sum(sequence.num_tokens for _, _, sequence in self._running)
-        self._num_aborted += len(dropped)
-        return dropped
+        return self._schedule.abort(set(document_hashes))
 
     def num_unfinished(self) -> int:
         """Requests added and not yet returned."""
-        return len(self._waiting) + len(self._running)
+        return self._schedule.num_active + self._schedule.num_waiting
 
     def num_steps(self) -> int:
         """Steps since its start."""
-        return self._num_steps
+        return self._schedule.num_steps
 
     def stats(self) -> EngineStats:
         """A reading now; a token is a block. `memory_bytes` is 0: whoever owns the process knows it."""
-        num_tokens = self._num_kv_cache_tokens()
-        peak_active, self._peak_active = self._peak_active, len(self._running)
-        peak_tokens_held, self._peak_tokens_held = self._peak_tokens_held, self._num_tokens_held
+        schedule = self._schedule
+        num_tokens, num_held = schedule.num_kv_tokens, schedule.num_kv_tokens_held
+        peak_active, schedule.peak_active = schedule.peak_active, schedule.num_active
+        peak_held, schedule.peak_kv_tokens_held = schedule.peak_kv_tokens_held, num_held
         return EngineStats(
-            num_active=len(self._running),
-            num_waiting=len(self._waiting),
-            kv_cache_usage=self._num_tokens_held / num_tokens,
-            num_preemptions=0,
-            num_steps=self._num_steps,
-            num_output_tokens=self._num_output_tokens,
+            num_active=schedule.num_active,
+            num_waiting=schedule.num_waiting,
+            kv_cache_usage=num_held / num_tokens,
+            num_preemptions=schedule.num_preemptions,
+            num_steps=schedule.num_steps,
+            num_output_tokens=schedule.num_output_tokens,
             memory_bytes=0,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_full_steps=self._num_full_steps,
-            num_fed_steps=self._num_fed_steps,
-            num_aborted=self._num_aborted,
+            num_prompt_tokens=schedule.num_prompt_tokens,
+            num_full_steps=schedule.num_full_steps,
+            num_fed_steps=schedule.num_fed_steps,
+            num_aborted=schedule.num_aborted,
             num_kv_blocks=num_tokens,
-            num_free_kv_blocks=num_tokens - self._num_tokens_held,
+            num_free_kv_blocks=num_tokens - num_held,
             peak_active=peak_active,
-            peak_kv_cache_usage=peak_tokens_held / num_tokens,
+            peak_kv_cache_usage=peak_held / num_tokens,
+            busy_s=schedule.busy_s,
+            num_computed_prompt_tokens=schedule.num_computed_prompt_tokens,
+            num_context_tokens=schedule.num_context_tokens,
         )
 
     def gpu_memory_bytes(self) -> int:
@@ -205,65 +170,49 @@ class SimulatedEngine:
         return 0
 
     def ready(self) -> EngineReady:
-        """The cost model in use. The KV cache holds all slots at their longest."""
+        """The cost model in use. Without `kv_cache_tokens`, the KV cache holds all slots at their longest."""
+        arguments, schedule = self._arguments, self._schedule
         settings: dict[str, JsonValue] = {
             "kind": "simulated",
-            "seconds_per_prompt_token": self._arguments.seconds_per_prompt_token,
-            "seconds_per_output_token": self._arguments.seconds_per_output_token,
-            "clock": "virtual" if self._arguments.has_virtual_clock else "real",
-            "max_concurrency": self._max_concurrency,
-            "max_context_tokens": self._max_context_tokens,
+            **asdict(arguments.cost),
+            "clock": "virtual" if arguments.has_virtual_clock else "real",
+            "max_concurrency": schedule.num_slots,
+            "max_context_tokens": self._spec.max_context_tokens,
+            "max_num_batched_tokens": schedule.max_step_tokens,
         }
-        return EngineReady(0.0, self._num_kv_cache_tokens(), settings, self._max_concurrency)
+        return EngineReady(0.0, schedule.num_kv_tokens, settings, schedule.num_slots)
+
+    def _create_schedule(self) -> Schedule:
+        reserve, arguments = Reserve(self._spec.reserve), self._arguments
+        num_slots = AUTO_MAX_CONCURRENCY if self._spec.max_concurrency is None else self._spec.max_concurrency
+        num_slots, context = reserve.max_sequences(num_slots), self._spec.max_context_tokens
+        assert context is not None
+        num_kv_tokens = num_slots * context
+        if arguments.kv_cache_tokens is not None:
+            num_kv_tokens = reserve.max_kv_tokens(arguments.kv_cache_tokens)
+        check_room(arguments, num_slots=num_slots, num_kv_tokens=num_kv_tokens, max_context_tokens=context)
+        return Schedule(
+            num_slots, num_kv_tokens, arguments.max_num_batched_tokens, arguments.cost, self._spec.is_by_priority
+        )
 
     def _advance(self) -> list[Completion | Rejection]:
         """Fill the free slots, then go straight to the next finish, or as far as the time of one call allows."""
         now_s = self._clock.now()
-        entered = self._fill_slots(now_s)
-        if not self._running:
-            return []
-        num_prompt_tokens = sum(sequence.prompt_tokens for sequence in entered)
-        prefill_s = num_prompt_tokens * self._arguments.seconds_per_prompt_token
-        step_s = self._arguments.seconds_per_output_token
-        num_steps = self._running[0][0] - self._num_steps
-        if step_s > 0:
-            num_steps = min(num_steps, max(1, int((_MAX_STEP_S - prefill_s) / step_s)))
-        for sequence in entered:
-            sequence.first_token_at_s = now_s + prefill_s + step_s
-        self._spend(prefill_s + num_steps * step_s)
-        self._num_steps += num_steps
-        if len(self._running) == self._max_concurrency:
-            self._num_full_steps += num_steps
-            self._num_fed_steps = self._num_steps
-        self._num_output_tokens += num_steps * len(self._running)
-        self._num_prompt_tokens += num_prompt_tokens
-        return self._collect_finished()
-
-    def _fill_slots(self, now_s: float) -> list[_Sequence]:
-        entered = []
-        while self._waiting and len(self._running) < self._max_concurrency:
-            sequence = heappop(self._waiting)[2]
+        stretch = self._schedule.begin()
+        for sequence in stretch.entered:
             if sequence.fault in ENDING_KINDS:
                 self._end(sequence.fault)
             sequence.scheduled_at_s = now_s
-            self._num_tokens_held += sequence.num_tokens
-            self._num_entered += 1
-            heappush(self._running, (self._num_steps + sequence.output_tokens, self._num_entered, sequence))
-            entered.append(sequence)
-        self._peak_active = max(self._peak_active, len(self._running))
-        self._peak_tokens_held = max(self._peak_tokens_held, self._num_tokens_held)
-        return entered
+        if self._schedule.num_active == 0:
+            return []
+        self._schedule.run(stretch, _MAX_STEP_S)
+        for sequence in stretch.prefilled:
+            sequence.first_token_at_s = now_s + stretch.first_step_s
+        self._spend(stretch.seconds)
+        end_s = self._clock.now()
+        return [self._finish(sequence, end_s) for sequence in stretch.finished]
 
-    def _collect_finished(self) -> list[Completion | Rejection]:
-        finished: list[Completion | Rejection] = []
-        now_s = self._clock.now()
-        while self._running and self._running[0][0] <= self._num_steps:
-            sequence = heappop(self._running)[2]
-            self._num_tokens_held -= sequence.num_tokens
-            finished.append(self._finish(sequence, now_s))
-        return finished
-
-    def _finish(self, sequence: _Sequence, now_s: float) -> Completion | Rejection:
+    def _finish(self, sequence: Sequence, now_s: float) -> Completion | Rejection:
         if sequence.fault is FaultKind.ERROR:
             return Rejection(
                 sequence.document_hash, FailureCode.ENGINE_ERROR, "failed by a scripted fault", sequence.prompt_tokens
@@ -320,15 +269,16 @@ class SimulatedEngine:
             self._clock.sleep(seconds)
 
     def _is_free(self) -> bool:
-        return self._arguments.seconds_per_prompt_token == 0 and self._arguments.seconds_per_output_token == 0
-
-    def _num_kv_cache_tokens(self) -> int:
-        return self._max_concurrency * self._max_context_tokens
+        return self._arguments.cost == FREE
 
 
-def estimate_prompt_tokens(messages: Sequence[Message]) -> int:
-    """Tokens that these messages count for: 4 for each message and 1 for each begun 4 characters of content."""
-    return sum(4 + (len(message.content) + 3) // 4 for message in messages)
+def estimate_prompt_tokens(messages: Iterable[Message], factor: float = 1.0) -> int:
+    """Tokens that these messages count for: 4 for each message and 1 for each begun 4 characters of content.
+
+    As often as `factor` says, `engine.simulated.prompt_tokens_factor`.
+    """
+    num_tokens = sum(4 + (len(message.content) + 3) // 4 for message in messages)
+    return num_tokens if factor == 1 else max(1, round(num_tokens * factor))
 
 
 def write_text(document_hash: bytes, num_words: int) -> str:

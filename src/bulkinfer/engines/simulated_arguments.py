@@ -3,9 +3,10 @@
 import difflib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
+from bulkinfer.engines.simulated_cost import StepCost
 from bulkinfer.errors import JobError
 from bulkinfer.records import JsonValue
 
@@ -52,12 +53,17 @@ class Fault:
 class SimulatedArguments:
     """The cost model and the script of a simulated engine."""
 
-    seconds_per_prompt_token: float = 0.0005
-    seconds_per_output_token: float = 0.002
+    cost: StepCost = field(default_factory=StepCost)
     engine_start_s: float = 0.0
+    max_num_batched_tokens: int | None = None
+    """Prompt and output tokens of one step, as in vLLM; None: any number."""
+    kv_cache_tokens: int | None = None
+    """What the KV cache holds; None: all sequences at their longest."""
     has_virtual_clock: bool = False
     output_tokens: int | None = None
     """Tokens of each answer; None derives them from the document hash, between 1 and max_tokens."""
+    prompt_tokens_factor: float = 1.0
+    """Tokens of a prompt for each that its characters stand for."""
     faults: tuple[Fault, ...] = ()
     in_child: bool = False
     """Run in a child process, as a real engine does."""
@@ -65,14 +71,21 @@ class SimulatedArguments:
 
 def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedArguments:
     """Check `engine.simulated` and fill in the defaults. Raises JobError: key path, what was expected and found."""
-    known = ("seconds_per_prompt_token", "seconds_per_output_token", "engine_start_s")
-    _check_names(_SECTION, arguments, (*known, "clock", "output_tokens", "faults", "in_child"))
-    defaults = SimulatedArguments()
+    costs = tuple(one.name for one in fields(StepCost))
+    others = ("prompt_tokens_factor", "faults", "in_child")
+    counts = ("output_tokens", "max_num_batched_tokens", "kv_cache_tokens")
+    _check_names(_SECTION, arguments, (*costs, "engine_start_s", "clock", *counts, *others))
+    defaults = StepCost()
+    factor = arguments.get("prompt_tokens_factor", 1.0)
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.01 <= factor <= 100:
+        raise _error(f"{_SECTION}.prompt_tokens_factor", "a number from 0.01 to 100", factor)
     parsed = SimulatedArguments(
-        **{name: _parse_seconds(name, arguments.get(name, getattr(defaults, name))) for name in known},
+        cost=StepCost(**{name: _parse_seconds(name, arguments.get(name, getattr(defaults, name))) for name in costs}),
+        prompt_tokens_factor=float(factor),
+        engine_start_s=_parse_seconds("engine_start_s", arguments.get("engine_start_s", 0.0)),
+        **{name: _parse_count(f"{_SECTION}.{name}", arguments.get(name)) for name in counts},
         has_virtual_clock=_parse_choice(f"{_SECTION}.clock", arguments.get("clock", "real"), ("real", "virtual"))
         == "virtual",
-        output_tokens=_parse_count(f"{_SECTION}.output_tokens", arguments.get("output_tokens")),
         faults=_parse_faults(arguments.get("faults", ())),
         in_child=_parse_flag(f"{_SECTION}.in_child", arguments.get("in_child", False)),
     )
@@ -82,6 +95,19 @@ def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedAr
             " use clock: real or in_child: false"
         )
     return parsed
+
+
+def check_room(arguments: SimulatedArguments, *, num_slots: int, num_kv_tokens: int, max_context_tokens: int) -> None:
+    """Refuse what vLLM refuses: a step without a token for each sequence, a cache that one document cannot fit into.
+
+    Raises JobError.
+    """
+    if arguments.max_num_batched_tokens is not None and arguments.max_num_batched_tokens < num_slots:
+        expected = f"at least limits.max_concurrency ({num_slots}), a token for each sequence"
+        raise _error(f"{_SECTION}.max_num_batched_tokens", expected, arguments.max_num_batched_tokens)
+    if num_kv_tokens < max_context_tokens:
+        expected = f"at least limits.max_context_tokens ({max_context_tokens}), without what limits.reserve keeps free"
+        raise _error(f"{_SECTION}.kv_cache_tokens", expected, arguments.kv_cache_tokens)
 
 
 def suggest_name(name: str, known: Iterable[str]) -> str:

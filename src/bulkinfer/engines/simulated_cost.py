@@ -1,37 +1,30 @@
-"""How long the simulated engine will take, from its cost model: without running it. See `simulated`."""
+"""What a step of the simulated engine costs. See `simulated`."""
 
 from dataclasses import dataclass
 
-from bulkinfer.engines.base import EngineSpec
-from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
-
 
 @dataclass(frozen=True, slots=True)
-class SimulatedCost:
-    """Of so many documents, on the engine's clock; faults left out."""
+class StepCost:
+    """Seconds of a step, by what is computed in it. By the names of `engine.simulated`."""
 
-    output_tokens: float
-    """Of all answers."""
-    start_s: float
-    low_s: float
-    """All slots are filled to the end."""
-    high_s: float
-    """The longest answer begins last."""
+    seconds_per_prompt_token: float = 0.0005
+    seconds_per_output_token: float = 0.002
+    """Of each step, whatever is in it."""
+    seconds_per_sequence: float = 0.0
+    """Of each sequence that gets a token in it."""
+    seconds_per_context_token: float = 0.0
+    """Of each token in the KV cache that these sequences look back at."""
+
+    def seconds(
+        self, num_prompt_tokens: float, num_sequences: float, num_context_tokens: float, num_steps: float = 1
+    ) -> float:
+        """Of so many steps; the other numbers are sums over them."""
+        return (
+            num_steps * self.seconds_per_output_token
+            + num_prompt_tokens * self.seconds_per_prompt_token
+            + num_sequences * self.seconds_per_sequence
+            + num_context_tokens * self.seconds_per_context_token
+        )
 
 
-def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float, num_replicas: int = 1) -> SimulatedCost:
-    """What these documents will cost. Raises JobError for wrong arguments.
-
-    A step gives each of `max_concurrency` sequences a token, so list scheduling's bounds hold: at least the sum of the
-    answers' tokens over the slots, at most that and one answer more (Graham, 1969).
-    """
-    arguments = parse_simulated_arguments(spec.arguments)
-    answer_tokens = (spec.max_tokens + 1) / 2  # a hash modulo max_tokens, plus 1
-    if arguments.output_tokens is not None:
-        answer_tokens = min(arguments.output_tokens, spec.max_tokens)
-    output_tokens = num_documents * answer_tokens
-    prefill_s = prompt_tokens * arguments.seconds_per_prompt_token
-    num_steps = output_tokens / spec.expected_concurrency
-    low_s = (prefill_s + num_steps * arguments.seconds_per_output_token) / num_replicas
-    tail_s = spec.max_tokens * arguments.seconds_per_output_token if num_documents else 0.0
-    return SimulatedCost(output_tokens, arguments.engine_start_s if num_documents else 0.0, low_s, low_s + tail_s)
+FREE = StepCost(0.0, 0.0)

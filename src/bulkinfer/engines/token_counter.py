@@ -3,12 +3,14 @@
 choose_counter  ->  TokenCounter  ->  tokenizer.HubTokenizer | SimulatedCounter | CharacterCounter
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.simulated import estimate_prompt_tokens
+from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.engines.vllm_reading import find_cached_folder
 from bulkinfer.records import Message
 
@@ -40,19 +42,23 @@ class TokenCounter(Protocol):
 
 
 class SimulatedCounter:
-    """Counts as the simulated engine does."""
+    """Counts as the simulated engine does; `factor` is its prompt_tokens_factor."""
 
     name = "simulated"
     note = ""
     is_exact = True
 
+    def __init__(self, factor: float = 1.0) -> None:
+        self._factor = factor
+
     def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
         """The simulated engine's own estimate."""
-        return [estimate_prompt_tokens(messages) for messages in prompts]
+        return [estimate_prompt_tokens(messages, self._factor) for messages in prompts]
 
     def find_safe_bytes(self, num_tokens: int) -> int | None:
         """See `TokenCounter`; a byte is never more than a character."""
-        return max(0, (num_tokens - _SIMULATED_TOKENS_OF_TWO_MESSAGES) * _SIMULATED_CHARS_PER_TOKEN)
+        num_estimated = math.floor(num_tokens / self._factor)
+        return max(0, (num_estimated - _SIMULATED_TOKENS_OF_TWO_MESSAGES) * _SIMULATED_CHARS_PER_TOKEN)
 
 
 class CharacterCounter:
@@ -77,7 +83,7 @@ class CharacterCounter:
 def choose_counter(spec: EngineSpec) -> TokenCounter:
     """What counts as this engine would, or comes nearest. Importing and loading a tokenizer takes some seconds."""
     if spec.kind == "simulated":
-        return SimulatedCounter()
+        return SimulatedCounter(parse_simulated_arguments(spec.arguments).prompt_tokens_factor)
     try:
         # Here, and not above: it takes seconds, and is not there without an engine.
         from bulkinfer.engines.tokenizer import HubTokenizer, TokenizerMissing  # noqa: PLC0415

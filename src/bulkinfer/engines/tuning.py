@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.engines.vllm_arguments import MIB, MIN_KV_CACHE_BYTES, decide_kv_cache_bytes
 from bulkinfer.errors import JobError
 from bulkinfer.records import NUM_LONGEST, JsonValue, Workload
@@ -20,6 +21,8 @@ AS_MUCH_AS_FITS = -1
 
 CHARS_PER_TOKEN = 4
 """Of English text, for time."""
+_GPU_MEMORY_UTILIZATION = 0.9
+"""What vLLM takes of a card at the least, without being told (0.26 to 0.33)."""
 _ROOM_BYTES_PER_TOKEN = 3
 """Of UTF-8, for room: three characters of English, one of Chinese or Japanese."""
 _TEMPLATE_TOKENS = 32
@@ -103,7 +106,9 @@ def decide_settings(
     """
     settings = Settings(dict(spec.arguments))
     if spec.max_concurrency is not None:
-        settings.values["max_num_seqs"] = spec.max_concurrency
+        settings.values["max_num_seqs"] = Reserve(spec.reserve).max_sequences(spec.max_concurrency)
+        if spec.reserve:
+            settings.reasons["max_num_seqs"] = f"limits.max_concurrency {spec.max_concurrency}{_less_reserve(spec)}"
     if spec.max_context_tokens is not None:
         settings.values["max_model_len"] = spec.max_context_tokens
     if machine.is_cpu:
@@ -140,6 +145,24 @@ def _decide_for_gpu(settings: Settings, spec: EngineSpec, model: ModelFacts, kno
         "max_model_len", AS_MUCH_AS_FITS, "what the model can take, as far as one document fits into the KV cache"
     )
     check_room(spec, model.max_context_tokens, "which is what the model can take")
+    if spec.reserve and "kv_cache_memory_bytes" not in settings.values:
+        given = settings.values.get("gpu_memory_utilization")
+        utilization = float(given) if isinstance(given, int | float) else _GPU_MEMORY_UTILIZATION
+        settings.values["gpu_memory_utilization"] = round(utilization * (1 - spec.reserve), 4)
+        settings.reasons["gpu_memory_utilization"] = f"{utilization:g}{_less_reserve(spec)}"
+    _reserve_given_cache(settings, spec)
+
+
+def _less_reserve(spec: EngineSpec) -> str:
+    return f", less limits.reserve {Reserve(spec.reserve)}" if spec.reserve else ""
+
+
+def _reserve_given_cache(settings: Settings, spec: EngineSpec) -> None:
+    """Make a KV cache that the job gives that much smaller."""
+    given = settings.values.get("kv_cache_memory_bytes")
+    if spec.reserve and isinstance(given, int):
+        settings.values["kv_cache_memory_bytes"] = int(given * (1 - spec.reserve))
+        settings.reasons["kv_cache_memory_bytes"] = f"{given:,}{_less_reserve(spec)}"
 
 
 def _decide_for_cpu(
@@ -155,6 +178,9 @@ def _decide_for_cpu(
     )
     settings.choose("block_size", BLOCK_SIZE, "a shared prefix is only cached in whole blocks, and vLLM's have 128")
     block_size = _read_int(settings, "block_size")
+    _reserve_given_cache(settings, spec)
+    free_bytes = machine.free_memory_bytes - model.weight_bytes
+    machine = replace(machine, free_memory_bytes=model.weight_bytes + int(free_bytes * (1 - spec.reserve)))
     given_bytes = settings.values.get("kv_cache_memory_bytes")
     room_bytes = max(MIN_KV_CACHE_BYTES, (machine.free_memory_bytes - model.weight_bytes) // 2)
     if isinstance(given_bytes, int):
@@ -164,7 +190,7 @@ def _decide_for_cpu(
     _decide_context(settings, spec, workload, model, room_tokens, is_whole=is_whole)
     context = _read_context(settings, model)
     longest = min(context, _expect_document_tokens(workload, spec.max_tokens) or context)
-    _decide_num_seqs(settings, room_tokens, longest)
+    _decide_num_seqs(settings, spec, room_tokens, longest)
     num_seqs = _read_int(settings, "max_num_seqs")
     _decide_kv_cache(settings, spec, workload, machine, model, longest)
 
@@ -227,18 +253,19 @@ def check_room(spec: EngineSpec, context: int, what: str) -> None:
         )
 
 
-def _decide_num_seqs(settings: Settings, room_tokens: int | None, longest: int) -> None:
+def _decide_num_seqs(settings: Settings, spec: EngineSpec, room_tokens: int | None, longest: int) -> None:
     step_tokens = settings.values.get("max_num_batched_tokens")
     # vLLM pauses the youngest when the longest do not fit together.
-    fitting = MAX_NUM_SEQS if room_tokens is None else max(1, room_tokens // longest)
-    if isinstance(step_tokens, int) and 0 < step_tokens < min(fitting, MAX_NUM_SEQS):
+    most = Reserve(spec.reserve).max_sequences(MAX_NUM_SEQS)
+    fitting = most if room_tokens is None else max(1, room_tokens // longest)
+    if isinstance(step_tokens, int) and 0 < step_tokens < min(fitting, most):
         settings.choose("max_num_seqs", step_tokens, "max_num_batched_tokens allows no more")
-    elif fitting < MAX_NUM_SEQS:
-        settings.choose("max_num_seqs", fitting, f"so many documents of {longest:,} tokens fit into memory")
+    elif fitting < most:
+        told = f"so many documents of {longest:,} tokens fit into memory{_less_reserve(spec)}"
+        settings.choose("max_num_seqs", fitting, told)
     else:
-        settings.choose(
-            "max_num_seqs", MAX_NUM_SEQS, "64 took a tenth longer where it was measured; more than 256 was not measured"
-        )
+        told = "64 took a tenth longer where it was measured; more than 256 was not measured"
+        settings.choose("max_num_seqs", most, f"{told}{_less_reserve(spec)}")
 
 
 def _decide_kv_cache(
@@ -250,7 +277,7 @@ def _decide_kv_cache(
     num_bytes = decide_kv_cache_bytes(
         whole, bytes_per_token, block_size, machine.free_memory_bytes - model.weight_bytes
     )
-    reason = f"{num_seqs} sequences at their longest, within half of the free memory"
+    reason = f"{num_seqs} sequences at their longest, within half of the free memory{_less_reserve(spec)}"
     if bytes_per_token is None:
         reason = "1 GiB, within half of the free memory: this model does not say what a token takes"
     elif workload.num_documents is not None:

@@ -32,7 +32,7 @@ from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machi
 from bulkinfer.engines.frames import Start, decode_parent_frame
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
-from bulkinfer.engines.vllm_counts import StepCounts, read_live_counts
+from bulkinfer.engines.vllm_counts import StepCounts, count_context_tokens, read_live_counts
 from bulkinfer.engines.vllm_reading import (
     GpuMemory,
     describe_fault,
@@ -95,6 +95,7 @@ class VllmEngine:
             max_context_tokens=max_model_len,
             context_reason=self._chosen.reasons.get("max_model_len", ""),
         )
+        self._num_slots: int = config.scheduler_config.max_num_seqs
         self._renderer = self._engine.renderer
         self._chat_params = self._create_chat_params()
         # Without a limit: vLLM would stop at its own and not say how long the prompt is.
@@ -152,15 +153,21 @@ class VllmEngine:
         """One step of vLLM's scheduler. Raises whatever vLLM raises when it is broken."""
         num_recorded = self._counts.num_steps
         num_requests = len(self._added_at_s)
+        num_context_tokens = count_context_tokens(self._engine)
         start_s = time.monotonic()
         outputs = self._engine.step()
-        if self._counts.num_steps == num_recorded and time.monotonic() - start_s > _WORKING_STEP_S:
+        now_s = time.monotonic()
+        if self._counts.num_steps == num_recorded and now_s - start_s > _WORKING_STEP_S:
             # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
             self._counts.num_steps += 1
         finished = [output for output in outputs if output.finished]
-        has_all_slots_wanted = num_requests >= self._spec.expected_concurrency
-        self._counts.note_step(num_recorded, len(finished), has_all_slots_wanted=has_all_slots_wanted)
-        now_s = time.monotonic()
+        self._counts.note_step(
+            num_recorded,
+            len(finished),
+            took_s=now_s - start_s,
+            num_context_tokens=num_context_tokens,
+            has_all_slots_wanted=num_requests >= self._num_slots,
+        )
         return [read_outcome(output, now_s - self._added_at_s.pop(output.request_id)) for output in finished]
 
     def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:

@@ -35,6 +35,9 @@ class StepCounts:
         self.num_full_steps = 0
         self.num_fed_steps = 0
         self.num_aborted = 0
+        self.busy_s = 0.0
+        self.num_computed_prompt_tokens = 0
+        self.num_context_tokens = 0
         self._peak_active = 0
         self._peak_kv_cache_usage = 0.0
 
@@ -51,12 +54,23 @@ class StepCounts:
             self.num_preemptions += iteration_stats.num_preempted_reqs
             self.num_output_tokens += iteration_stats.num_generation_tokens
             self.num_prompt_tokens += iteration_stats.num_prompt_tokens
+            self.num_computed_prompt_tokens += _count_computed(iteration_stats)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
 
-    def note_step(self, num_steps_before: int, num_finished: int, *, has_all_slots_wanted: bool) -> None:
+    def note_step(
+        self,
+        num_steps_before: int,
+        num_finished: int,
+        *,
+        took_s: float,
+        num_context_tokens: int,
+        has_all_slots_wanted: bool,
+    ) -> None:
         """One step of the engine is over. What vLLM tells after it lacks the sequences that finished in it."""
+        self.busy_s += took_s
+        self.num_context_tokens += num_context_tokens
         self._peak_active = max(self._peak_active, self.num_active + num_finished)
         if has_all_slots_wanted or self.num_waiting > 0:
             self.num_full_steps += self.num_steps - num_steps_before
@@ -88,7 +102,23 @@ class StepCounts:
             num_free_kv_blocks=0 if live is None else live.num_free_kv_blocks,
             peak_active=peak_active,
             peak_kv_cache_usage=peak_usage,
+            busy_s=self.busy_s,
+            num_computed_prompt_tokens=self.num_computed_prompt_tokens,
+            num_context_tokens=self.num_context_tokens,
         )
+
+
+def count_context_tokens(engine: Any) -> int:  # noqa: ANN401
+    """Tokens in the KV cache of the sequences that an `LLMEngine` runs; 0 where its scheduler runs in a process of its
+    own. A prefix that they share counts for each: each looks back at it."""
+    core = getattr(engine.engine_core, "engine_core", None)
+    return 0 if core is None else sum(request.num_computed_tokens for request in core.scheduler.running)
+
+
+def _count_computed(iteration_stats: Any) -> int:  # noqa: ANN401
+    """Older versions do not tell them from those of the prefix cache."""
+    prompts = getattr(iteration_stats, "prompt_token_stats", None)
+    return int(iteration_stats.num_prompt_tokens if prompts is None else prompts.computed)
 
 
 def read_live_counts(engine: Any) -> LiveCounts | None:  # noqa: ANN401

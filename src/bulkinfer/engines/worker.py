@@ -1,12 +1,10 @@
-"""The engine's process: `python -m bulkinfer.engines.worker FD PARENT_PID [CORE ...]`. `child` is its other
-side.
+"""The engine's process: `python -m bulkinfer.engines.worker FD PARENT_PID NICE [CORE ...]`. `child` is its other side.
 
 It loads a `StepEngine` and runs it for the parent behind socket FD. It owns nothing else, and never outlives its
 parent.
 """
 
 import faulthandler
-import gc
 import os
 import queue
 import signal
@@ -24,7 +22,6 @@ from typing import NoReturn
 
 from bulkinfer.bugs import told_without_text
 from bulkinfer.engines.base import Prepared, StepEngine
-from bulkinfer.engines.clock import RealClock
 from bulkinfer.engines.frames import (
     Abort,
     ChildFailure,
@@ -37,10 +34,15 @@ from bulkinfer.engines.frames import (
     decode_parent_frame,
     encode_child_frame,
 )
-from bulkinfer.engines.own_process import end_group, end_with_parent, has_child_processes, read_memory_bytes
+from bulkinfer.engines.loading import create_step_engine, describe_ready
+from bulkinfer.engines.own_process import (
+    end_group,
+    end_with_parent,
+    has_child_processes,
+    lower_priority,
+    read_memory_bytes,
+)
 from bulkinfer.engines.rendering import Renderer
-from bulkinfer.engines.simulated import SimulatedEngine
-from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
 from bulkinfer.framing import read_frame, send_frame
 from bulkinfer.records import Aborted, Completion, EngineEvent, EngineStats, Rejection
@@ -56,10 +58,13 @@ _MAX_MESSAGE_CHARS = 1000
 
 def main(arguments: list[str]) -> NoReturn:
     """Serve the parent until it says so, is gone, or the engine fails. Exit code 0, or 3 if the engine failed."""
-    descriptor, parent_pid, *cores = (int(argument) for argument in arguments)
+    descriptor, parent_pid, nice, *cores = (int(argument) for argument in arguments)
     end_with_parent(parent_pid)
-    if cores:  # before there is a second thread: each has a choice of its own
+    # Before there is a second thread: each has a choice of its own.
+    if cores:
         os.sched_setaffinity(0, cores)
+    if nice:
+        lower_priority(nice)
     # The parent decides what Ctrl-C means, and a service manager's SIGTERM to all: the engine is needed for the drain.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if not has_child_processes():
@@ -136,8 +141,8 @@ class _Worker:
         self._is_by_priority = start.spec.is_by_priority
         threading.Thread(target=self._watch_steps, args=(step_timeout_s,), name="watch", daemon=True).start()
         try:
-            engine = self._engine = _create_step_engine(start)
-            self._tell([engine.ready()])
+            engine = self._engine = create_step_engine(start)
+            self._tell([describe_ready(engine, start.spec)])
             self._is_ready = True
             self._note_rest(engine)
             self._serve(engine)
@@ -347,30 +352,6 @@ class _Worker:
         said = f"{type(error).__name__} at {where}{text}"[:_MAX_MESSAGE_CHARS]
         sys.stderr.write(f"{said}\n")
         return said
-
-
-def _create_step_engine(start: Start) -> StepEngine:
-    match start.spec.kind:
-        case "simulated":
-            clock = RealClock()
-            clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
-            return SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
-        case "vllm":
-            return _load_vllm(start)
-    raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
-
-
-def _load_vllm(start: Start) -> StepEngine:
-    """Import vLLM and load the model, without the garbage collector: nothing of it is garbage, and going through the
-    millions of objects again and again is a third of the time that this takes."""
-    gc.disable()
-    from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
-
-    gc.freeze()  # vLLM collects several times while it loads
-    engine = VllmEngine(start.spec, start.workload)
-    gc.freeze()
-    gc.enable()
-    return engine
 
 
 if __name__ == "__main__":

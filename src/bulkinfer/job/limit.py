@@ -1,4 +1,4 @@
-"""How many documents may fail: a count or a share, written `100` or `5%`."""
+"""Limits that are shares: how many documents may fail, written `100` or `5%`, and what is kept free, `25%`."""
 
 import re
 from dataclasses import dataclass
@@ -7,6 +7,8 @@ from bulkinfer.errors import JobError
 
 COUNT_PATTERN = r"[0-9]{1,12}"
 SHARE_PATTERN = r"(?:100(?:\.0{1,6})?|[0-9]{1,2}(?:\.[0-9]{1,6})?) ?%"
+RESERVE_PATTERN = r"[0-9]{1,2}(?:\.[0-9]{1,6})? ?%"
+RESERVE_EXPECTED = 'a share such as "25%" (0% to less than 100%)'
 EXPECTED = 'a count such as 100, or a share such as "5%" (0% to 100%)'
 
 
@@ -30,3 +32,8 @@ def parse_failure_limit(text: str) -> FailureLimit:
     if re.fullmatch(SHARE_PATTERN, text):
         return FailureLimit(share=float(text.rstrip(" %")) / 100)
     raise JobError(f"max_failures: expected {EXPECTED}, found the text {text[:40]!r}")
+
+
+def parse_reserve(text: str) -> float | None:
+    """A share from 0 to less than 1, from a text such as `25%`; None when it is none."""
+    return float(text.rstrip(" %")) / 100 if re.fullmatch(RESERVE_PATTERN, text) else None

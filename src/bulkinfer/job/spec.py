@@ -22,7 +22,15 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from bulkinfer.errors import JobError
-from bulkinfer.job.limit import EXPECTED, SHARE_PATTERN, FailureLimit, parse_failure_limit
+from bulkinfer.job.limit import (
+    EXPECTED,
+    RESERVE_EXPECTED,
+    RESERVE_PATTERN,
+    SHARE_PATTERN,
+    FailureLimit,
+    parse_failure_limit,
+    parse_reserve,
+)
 
 SCHEMA_ID = "urn:bulkinfer:job"
 """A name, not a place: editors tell schemas apart by it."""
@@ -64,6 +72,15 @@ def _as_failure_limit(value: object) -> object:
         raise wrong_value(EXPECTED) from None
 
 
+def _as_reserve(value: object) -> object:
+    """Always a text: a number might be a share or a percentage."""
+    share = parse_reserve(value) if isinstance(value, str) else None
+    if share is None:
+        advice = f"write {100 * value:g}%" if isinstance(value, float) and 0 < value < 1 else None
+        raise wrong_value(RESERVE_EXPECTED, advice)
+    return share
+
+
 def _as_replicas(value: object) -> object:
     """A count, or the word."""
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_REPLICAS):
@@ -90,6 +107,12 @@ Limit = Annotated[
     BeforeValidator(_as_failure_limit),
     PlainSerializer(str, return_type=str),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": f"^{SHARE_PATTERN}$"}]}),
+]
+Reserve = Annotated[
+    float,
+    BeforeValidator(_as_reserve),
+    PlainSerializer(lambda share: f"{100 * share:g}%", return_type=str),
+    WithJsonSchema({"type": "string", "pattern": f"^{RESERVE_PATTERN}$"}),
 ]
 
 
@@ -236,6 +259,12 @@ class LimitsSpec(Section):
     reject_when_queue_full: bool = Field(
         default=False,
         description="What happens to live arrivals when the queue is full. A run's reader waits in any case.",
+    )
+    reserve: Reserve = Field(
+        default=0.0,
+        description="A share of the sequences and of the KV cache that is left to other work on the machine.",
+        examples=["25%"],
+        json_schema_extra={"default": "0%"},
     )
     max_failures: Limit = Field(
         default=FailureLimit(share=0.05),

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bulkinfer.engines.simulated_cost import cost_of
+from bulkinfer.engines.simulated_forecast import cost_of
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.store import PastRun, Reader, RemoteReader, read_answer_lengths, read_past_runs
 

@@ -56,7 +56,7 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process
     back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
     with the thread that made it. `ends_process`: signals stay ignored afterwards.
     """
-    engines = create_engines_of(plan)
+    engines = create_engines_of(plan, options.priority)
     with ExitStack() as stack:
         stop = stack.enter_context(watch_signals(ends_process=ends_process))
         stack.enter_context(collect_seldom())

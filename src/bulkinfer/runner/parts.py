@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from bulkinfer.engines import EngineGroup, create_engines
+from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.errors import Interrupted, StoreLocked
+from bulkinfer.priority import Priority
 from bulkinfer.records import Commit, Scan
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.report import RunOptions
@@ -12,11 +14,11 @@ from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, ShardPlanner
 from bulkinfer.store import CommitLimits, Store, engine_log_path
 
 
-def create_engines_of(plan: RunPlan) -> EngineGroup:
+def create_engines_of(plan: RunPlan, priority: Priority = Priority.NORMAL) -> EngineGroup:
     """The job's engines, not started. Raises JobError for their arguments, or if there is no room for so many."""
     section = plan.job.spec.engine
     return create_engines(
-        plan.engine_spec,
+        describe_engine(plan.job, priority),
         None if section.replicas == "auto" else section.replicas,
         start_timeout_s=section.start_timeout_s,
         silence_timeout_s=section.silence_timeout_s,

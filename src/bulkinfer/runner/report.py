@@ -6,6 +6,7 @@ from uuid import UUID
 
 from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, StoreLocked
 from bulkinfer.job import FailureLimit
+from bulkinfer.priority import Priority
 from bulkinfer.records import JsonValue, Only, RunStatus
 from bulkinfer.runner.plan import RunPlan
 
@@ -23,6 +24,8 @@ class RunOptions:
     """Instead of the job's `engine.grace_s`."""
     tells_documents: bool = False
     """Emit `DocumentsFinished`: somebody counts each document."""
+    priority: Priority = Priority.NORMAL
+    """Whether other work on this machine goes first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,12 +52,13 @@ def describe_rig(spec: EngineSpec, options: SweepOptions, batched_tokens: int | 
             raise JobError(f"--batched-tokens: expected at least {most}, one for each sequence, found {batched_tokens}")
         arguments[BATCHED_TOKENS] = batched_tokens
     if spec.kind == "simulated":
-        cost = parse_simulated_arguments(arguments)
-        if cost.has_virtual_clock and cost.seconds_per_output_token == 0:
+        simulated = parse_simulated_arguments(arguments)
+        if simulated.has_virtual_clock and simulated.cost.seconds_per_output_token == 0:
             raise JobError(
                 "engine.simulated.seconds_per_output_token: expected more than 0 with clock: virtual, or no time passes"
             )
-    return replace(spec, max_concurrency=most, arguments=arguments, has_priorities=bool(options.low))
+    # Whole: what is reserved is for those at normal priority, who are here as well.
+    return replace(spec, max_concurrency=most, arguments=arguments, has_priorities=bool(options.low), reserve=0.0)
 
 
 @contextmanager

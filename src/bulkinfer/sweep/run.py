@@ -38,7 +38,7 @@ def run_sweep(
     choices: list[int | None] = [*options.batched_tokens] or [None]
     specs = [describe_rig(plan.engine_spec, options, choice) for choice in choices]
     job = plan.job
-    own_reserve = getattr(job.spec.limits, "reserve", 0.0)
+    own_reserve = job.spec.limits.reserve
     sources = [open_source(file, plan.template.fields, job.spec.input.id) for file in plan.files]
     load = read_load(job, plan.template, sources, options.max_tokens, options.low)
     points: list[Point] = []

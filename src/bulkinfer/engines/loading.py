@@ -1,0 +1,46 @@
+"""Loads the engine that an engine's process runs. It imports vLLM only where that is wanted."""
+
+import gc
+import os
+from dataclasses import replace
+
+from bulkinfer.engines.base import EngineSpec, StepEngine
+from bulkinfer.engines.clock import RealClock
+from bulkinfer.engines.frames import Start
+from bulkinfer.engines.simulated import SimulatedEngine
+from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
+from bulkinfer.errors import JobError
+from bulkinfer.records import EngineReady
+
+
+def create_step_engine(start: Start) -> StepEngine:
+    """The engine that the parent wants, loaded. Raises JobError, and whatever vLLM raises when it cannot load."""
+    match start.spec.kind:
+        case "simulated":
+            clock = RealClock()
+            clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
+            return SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
+        case "vllm":
+            return _load_vllm(start)
+    raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
+
+
+def describe_ready(engine: StepEngine, spec: EngineSpec) -> EngineReady:
+    """What the engine says, and how nice its process is where that was asked for."""
+    ready = engine.ready()
+    if not spec.nice:
+        return ready
+    return replace(ready, settings={**ready.settings, "nice": os.getpriority(os.PRIO_PROCESS, 0)})
+
+
+def _load_vllm(start: Start) -> StepEngine:
+    """Import vLLM and load the model, without the garbage collector: nothing of it is garbage, and going through the
+    millions of objects again and again is a third of the time that this takes."""
+    gc.disable()
+    from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
+
+    gc.freeze()  # vLLM collects several times while it loads
+    engine = VllmEngine(start.spec, start.workload)
+    gc.freeze()
+    gc.enable()
+    return engine
