@@ -26,6 +26,7 @@ def describe_sweep(found: Mapping[str, Any]) -> Iterator[str]:
     yield from _describe_engine(found)
     yield from _describe_cancels(found["points"])
     yield from (f"note: {note}" for note in found["notes"])
+    yield from _describe_what_if(found.get("what_if"))
     yield from _describe_recommendation(found["recommendation"])
 
 
@@ -94,7 +95,8 @@ def _find_mark(found: Mapping[str, Any], place: int) -> str:
         return "!"
     if found["points"][place]["is_overloaded"]:
         return "~"
-    return "*" if any(series["knee"] == place for series in found["series"]) else ""
+    has_left = (series["knee"] == place and series["leaves_line_at"] is not None for series in found["series"])
+    return "*" if any(has_left) else ""
 
 
 def _describe_engine(found: Mapping[str, Any]) -> Iterator[str]:
@@ -127,6 +129,19 @@ def _describe_cancels(points: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"  one of them: {before['num_active']} sequences -> {after['num_active']},"
             f" {before['num_free_kv_blocks']:,} free KV blocks -> {after['num_free_kv_blocks']:,}"
         )
+
+
+def _describe_what_if(found: Mapping[str, Any] | None) -> Iterator[str]:
+    if found is None:
+        return
+    yield ""
+    yield "what if: simulated, with costs fitted to the points above"
+    yield f"{_align(_HEAD[:-1])}  off by: req/s, p95"
+    for point in found["points"]:
+        yield f"{_align(('', *_describe_point(point)[:-1]))}  {_say_error(point['error'])}"
+    unseen = found["unseen"]
+    if unseen is not None:
+        yield f"{unseen['concurrency']:,} from the smaller ones alone: off by {_say_error(unseen['error'])}"
 
 
 def _describe_recommendation(found: Mapping[str, Any]) -> Iterator[str]:
@@ -167,6 +182,12 @@ def _change(one: float | None, other: float | None) -> str:
     return "" if one is None or not other else _say_change(one / other - 1)
 
 
+def _say_error(error: Mapping[str, Any] | None) -> str:
+    if error is None:
+        return "not measured"
+    return f"{_say_change(error['requests_per_s'])}, {_say_change(error['p95'])}"
+
+
 def _say_change(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:+.0f} %"
 
@@ -182,4 +203,4 @@ def _say_s(seconds: float | None) -> str:
 
 
 def _align(cells: Sequence[str]) -> str:
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True))
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=False))

@@ -103,6 +103,23 @@ def test_a_reserve_makes_short_requests_faster_and_low_ones_wait(job: Path) -> N
     assert reserved["p95_s"] == reserved["latency_by_kind_s"]["short"]["total"]["p95"]
 
 
+def test_a_job_that_rejects_needs_no_flag(job: Path) -> None:
+    arguments = ["--concurrency", "1", "--arrivals", "poisson:50", "--queue", "3"]
+    assert sweep_json(job, *arguments)["points"][0]["requests"]["refused"] == 0
+    found = sweep_json(job, *arguments, "--set", "limits.reject_when_queue_full=true")
+    assert found["options"]["reject"] is True
+    assert found["points"][0]["requests"]["refused"] > 0
+
+
+def test_what_if_is_said_beside_what_was_measured(job: Path) -> None:
+    found = sweep(job, "--concurrency", "1,4", "--what-if", "16", "--duration", "60")
+    assert found.exit_code == 0, found.stderr
+    _, _, told = found.stdout.partition("what if: simulated")
+    rows = [line for line in told.splitlines() if line[1:7].strip().isdigit()]
+    assert [row.split()[0] for row in rows] == ["1", "4", "16"]
+    assert rows[2].endswith("not measured")
+
+
 def test_a_rate_that_can_never_be_served_ends_and_says_so(job: Path) -> None:
     for extra in ([], ["--reject"]):
         found = sweep(job, "--concurrency", "1", "--arrivals", "poisson:50", *extra)

@@ -45,6 +45,15 @@ def test_normal_priority_leaves_the_queue_first() -> None:
     assert [one.load.request.messages[0].content for one in taken if one] == ["normal", "low", "low too"]
 
 
+def test_low_priority_before_a_full_queue_does_not_hold_up_the_others() -> None:
+    admission = make_admission(queue_size=1, rejects=False)
+    for name, priority in (("low", 1), ("low too", 1), ("normal", 0)):
+        admission.offer(make_waiting(name, priority=priority), 1, 0.0)
+    assert (admission.num_queued, admission.num_outside) == (1, 2)
+    taken = [admission.take(0) for _ in range(3)]
+    assert [one.load.request.messages[0].content for one in taken if one] == ["normal", "low", "low too"]
+
+
 def test_requests_of_low_priority_leave_the_reserve_free() -> None:
     share = LowShare(Reserve(0.5), num_sequences=4, num_kv_tokens=1_000)
     admission = Admission(9, 4, per_user=None, is_rejecting=False, now_s=0.0, low_share=share)

@@ -28,7 +28,7 @@ def sweep(
     ] = "closed",
     queue: Annotated[int, typer.Option(min=0, max=1_000_000, help="Requests that may wait for the engine.")] = 32,
     reject: Annotated[
-        bool, typer.Option("--reject", help="Refuse what comes when the queue is full, instead of letting it wait.")
+        bool, typer.Option("--reject", help="A full queue refuses, as with limits.reject_when_queue_full.")
     ] = False,
     cancel: Annotated[str, typer.Option(metavar="N%", help="Share of the requests that is cancelled.")] = "0%",
     duration: Annotated[
@@ -72,6 +72,13 @@ def sweep(
         float | None,
         typer.Option(min=0.001, max=86_400, metavar="SECONDS", callback=refuse_nan, help="p95 that is good enough."),
     ] = None,
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="Concurrencies to simulate, with costs fitted to what was measured; and how far off it is.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Of everything that is drawn at random.")] = 0,
     overrides: SetOption = [],  # noqa: B006  # Typer reads the default, nobody changes it
     json: JsonOption = False,
@@ -106,6 +113,7 @@ def sweep(
             headroom=room.parse_headroom(headroom),
             target_p95_s=target_p95,
             seed=seed,
+            what_if=() if what_if is None else room.parse_counts("--what-if", what_if),
         )
         other = None if compare is None else room.load_result(compare)
         if to is not None:

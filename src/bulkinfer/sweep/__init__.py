@@ -9,6 +9,7 @@ point      what a point found
 rig        the engine that is measured
 measure    one point, from its settings
 run        all points, end to end
+whatif     the same on the simulated engine, with costs fitted to what was measured
 capacity   where latency leaves the line, where refusals begin, which limits to set
 result     the sweep as JSON
 plots      its charts

@@ -115,7 +115,7 @@ class Admission:
         self._low_share = low_share
         self._waiting: tuple[deque[Waiting], deque[Waiting]] = (deque(), deque())
         """Of normal and of low priority."""
-        self._outside: deque[Waiting] = deque()
+        self._outside: tuple[deque[Waiting], deque[Waiting]] = (deque(), deque())
         """Where nobody is refused: arrivals for which the queue had no place."""
         self._open_of_user: Counter[int] = Counter()
         self._promised: deque[float] = deque()
@@ -131,7 +131,7 @@ class Admission:
     @property
     def num_outside(self) -> int:
         """Requests that wait for a place in the queue."""
-        return len(self._outside)
+        return len(self._outside[0]) + len(self._outside[1])
 
     def offer(self, waiting: Waiting, num_running: int, now_s: float) -> Refusal | None:
         """Take a request, or say why not. With a free slot and nobody before it, a request needs no place."""
@@ -142,10 +142,8 @@ class Admission:
         if not has_room and self._is_rejecting:
             return Refusal(Reason.QUEUE_FULL, self._advise(now_s, 1.0))
         self._open_of_user[waiting.load.user] += 1
-        if has_room and not self._outside:
-            self._waiting[_level(waiting)].append(waiting)
-        else:
-            self._outside.append(waiting)
+        level = _level(waiting)
+        (self._waiting if has_room and not self._outside[level] else self._outside)[level].append(waiting)
         return None
 
     def take(self, num_running: int) -> Waiting | None:
@@ -167,7 +165,7 @@ class Admission:
 
     def remove(self, waiting: Waiting) -> bool:
         """Forget a request that waits; False if it does not."""
-        for place in (*self._waiting, self._outside):
+        for place in (*self._waiting, *self._outside):
             if waiting in place:
                 place.remove(waiting)
                 self.leave(waiting.load.user)
@@ -189,9 +187,9 @@ class Admission:
         self._drained.note(now_s)
 
     def _let_in(self, num_running: int) -> None:
-        while self._outside and self.num_queued < self._queue_size + max(0, self.num_slots - num_running):
-            waiting = self._outside.popleft()
-            self._waiting[_level(waiting)].append(waiting)
+        for inside, outside in zip(self._waiting, self._outside, strict=True):
+            while outside and self.num_queued < self._queue_size + max(0, self.num_slots - num_running):
+                inside.append(outside.popleft())
 
     def _own_share(self, user: int) -> float:
         """Of all that is open, what this user has: of what leaves, so much is theirs."""

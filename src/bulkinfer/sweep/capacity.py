@@ -116,7 +116,9 @@ def recommend(
         )
     if target_p95_s is None:
         best = max(sound, key=find_power)
-        why = "where latency leaves the line"
+        why = "up to there latency stays on the line"
+        if any(group[-1] is best for group in group_series(points) if len(group) > 1):
+            why = "the heaviest load that was measured, and latency is still on the line; measure more"
     else:
         best = max(sound, key=lambda point: point.requests_per_s)
         why = f"the most requests within a p95 of {target_p95_s:g} s"

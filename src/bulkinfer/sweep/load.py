@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, cycle, islice
 from statistics import median
 
+from bulkinfer.engines.from_job import LOW_PRIORITY
 from bulkinfer.errors import InputError
 from bulkinfer.job import Job
 from bulkinfer.prompt import PromptTemplate
@@ -28,7 +29,6 @@ MADE_RATIO = 4.0
 """A long prompt that is made of several documents is so many times as long as a short one."""
 SHORT_MAX_TOKENS = 32
 """Of an answer to a short request, unless the job or the command says less."""
-LOW_PRIORITY = 1
 _CHARS_PER_TOKEN = 3
 """Of English, on the careful side."""
 

@@ -83,6 +83,8 @@ class SweepOptions:
     """Kinds that come at low priority."""
     reserves: tuple[float, ...] = ()
     """Shares of the engine that kinds at low priority must leave free, a point for each; none: as the job says."""
+    what_if: tuple[int, ...] = ()
+    """Concurrencies that only the simulated engine is asked about."""
 
 
 def check_options(options: SweepOptions) -> None:

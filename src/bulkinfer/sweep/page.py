@@ -15,7 +15,8 @@ body { margin: 2rem auto; max-width: 70rem; padding: 0 1rem; font: 15px/1.5 syst
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(24rem, 1fr)); gap: 1.5rem; }
 figure { margin: 0; } figure svg { width: 100%; height: auto; } figcaption { font-weight: 600; }
 .table { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25rem .75rem; text-align: right; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+:root { color-scheme: light dark; } table { font-size: .85em; }
+th, td { padding: .25rem .4rem; text-align: right; border-bottom: 1px solid var(--rule); }
 pre { padding: 1rem; border: 1px solid var(--rule); overflow-x: auto; }
 """
 _COLUMNS = (
@@ -23,12 +24,13 @@ _COLUMNS = (
     "arrivals/s",
     "requests/s",
     "output tokens/s",
-    "p95 queue, s",
-    "p95 first token, s",
+    "queue p95, s",
+    "first token p95, s",
     "p50, s",
     "p95, s",
     "p99, s",
     "KV cache",
+    "memory, MiB",
     "preemptions",
     "refused",
     "cancelled",
@@ -118,6 +120,7 @@ def _cells(point: Mapping[str, Any]) -> Iterator[str]:
     for name, part in (("queue", "p95"), ("first_token", "p95"), ("total", "p50"), ("total", "p95"), ("total", "p99")):
         yield "" if latency[name][part] is None else f"{latency[name][part]:.3g}"
     yield f"{100 * point['engine']['kv_cache_usage_peak']:.0f} %"
+    yield f"{point['engine']['memory_bytes'] / 2**20:,.0f}"
     yield f"{point['engine']['preemptions']:,}"
     yield f"{requests['refused']:,}"
     yield f"{requests['cancelled']:,}"

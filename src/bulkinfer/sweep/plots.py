@@ -34,13 +34,13 @@ def _chart_capacity(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> LineChar
                 )
             )
             places_to_mark = (
-                ("latency leaves the line", series["knee"]),
+                ("latency leaves the line", series["knee"] if series["leaves_line_at"] is not None else None),
                 ("rejections begin", series["rejections_begin_at"]),
             )
             for label, place in places_to_mark if found is sweeps[0][1] else ():
                 if place is not None and _find_p95(points[place]) is not None:
                     marks.append(Mark(label, _find_rate(points[place]), _find_p95(points[place])))
-            if series["knee"] is not None:
+            if series["leaves_line_at"] is not None:
                 knee = points[series["knee"]]
                 told.append(
                     f"latency leaves the line after {_name_load(knee)}: {_find_rate(knee):.3g} requests per"
@@ -51,7 +51,7 @@ def _chart_capacity(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> LineChar
         Axis("requests answered per second"),
         Axis("p95 of the whole time" + (" at normal priority" if has_low else ""), Unit.SECONDS),
         lines,
-        alt="; ".join(told) or "no point was answered",
+        alt="; ".join(told) or "latency does not leave the line",
         marks=marks,
     )
 

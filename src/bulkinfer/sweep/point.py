@@ -10,8 +10,10 @@ from bulkinfer.sweep.admission import Waiting
 from bulkinfer.sweep.options import Kind
 
 MAX_SHOWN_CANCELLATIONS = 5
+FULL_SHARE = 0.9
+"""Of its slots an engine that is overloaded has in use, on the average; else something else held it up for a while."""
 MAX_SHAPES = 2000
-"""Of each kind, in one point."""
+"""Of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Point:
     is_complete: bool
     """False: interrupted, or ended early because nobody could serve that."""
     is_overloaded: bool
-    """More came than was answered: the backlog grew, or a tenth of what came was refused."""
+    """More came than was answered while the engine was full: the backlog grew, or a tenth of it was refused."""
     num_arrived: int
     num_completed: int
     num_cut: int
@@ -221,12 +223,14 @@ class Tally:
             everything.queue += one.queue
             everything.first_token += one.first_token
             everything.total += one.total
+        is_full = self.active_s * per_s >= FULL_SHARE * settings.concurrency
         growth = num_waiting - (self.backlog_before or 0)
         return Point(
             settings=settings,
             measured_s=measured_s,
             is_complete=is_complete,
-            is_overloaded=settings.rate_per_s is not None
+            is_overloaded=is_full
+            and settings.rate_per_s is not None
             and max(growth, self.refused.total() - self.retries) > max(5, self.arrived // 10),
             num_arrived=self.arrived,
             num_completed=self.num_completed,

@@ -1,12 +1,14 @@
 """A whole sweep: the load is read, the engine started, each point measured, and the points judged."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 from bulkinfer import __version__
 from bulkinfer.errors import BulkinferError, EngineError
+from bulkinfer.records import EngineReady
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.sources import open_source
 from bulkinfer.sweep.capacity import MIN_ANSWERS, recommend
@@ -23,6 +25,7 @@ from bulkinfer.sweep.result import (
     describe_series,
 )
 from bulkinfer.sweep.rig import Rig, Stopped, describe_rig, running_engine
+from bulkinfer.sweep.whatif import ask_what_if
 
 _OVERLOAD_NOTE = "{where}: {done:.3g}/s were answered, {what}; this rate can never be served"
 
@@ -34,6 +37,8 @@ def run_sweep(
 
     An engine that does not start or dies ends the sweep with what was measured before.
     """
+    if plan.job.spec.limits.reject_when_queue_full:
+        options = replace(options, is_rejecting=True)
     check_options(options)
     choices: list[int | None] = [*options.batched_tokens] or [None]
     specs = [describe_rig(plan.engine_spec, options, choice) for choice in choices]
@@ -44,6 +49,7 @@ def run_sweep(
     points: list[Point] = []
     engines: list[dict[str, Any]] = []
     error: BulkinferError | None = None
+    first: tuple[EngineReady, int] | None = None
     try:
         for spec in specs:
             with running_engine(job, spec, load, is_stopped) as rig:
@@ -51,11 +57,17 @@ def run_sweep(
                 for point in _iter_points(rig, load, options, own_reserve, len(points), is_stopped):
                     points.append(point)
                     tell(describe_line(point))
+                first = first or (rig.ready, len(points))
     except Stopped:
         pass
     except EngineError as fault:
         error = fault
     found = describe_sweep(plan, options, load, engines, points)
+    if options.what_if and first is not None and error is None and not is_stopped():
+        ready, num_points = first
+        found["what_if"] = ask_what_if(points[:num_points], options, plan.engine_spec, ready, is_stopped)
+        if found["what_if"] is None:
+            found["notes"].append("too few readings of the engine to fit its costs for --what-if; measure longer")
     return SweepReport(found, error, is_stopped())
 
 
@@ -78,7 +90,7 @@ def describe_sweep(
         "points": [describe_point(point) for point in points],
         "series": describe_series(points),
         "recommendation": describe_recommendation(recommendation, reason),
-        "notes": list(_iter_notes(points, options, load)),
+        "notes": [*_note_replicas(plan), *_iter_notes(points, options, load)],
     }
 
 
@@ -114,6 +126,12 @@ def _describe_engine(rig: Rig) -> dict[str, Any]:
         "num_kv_cache_tokens": rig.ready.num_kv_cache_tokens,
         "settings": dict(rig.ready.settings),
     }
+
+
+def _note_replicas(plan: RunPlan) -> Iterator[str]:
+    replicas = plan.job.spec.engine.replicas
+    if replicas != 1:
+        yield f"engine.replicas {replicas}: one engine was measured, with the whole machine to itself"
 
 
 def _iter_notes(points: list[Point], options: SweepOptions, load: Load) -> Iterator[str]:
