@@ -4,9 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from bulkinfer.engines import create_engine
+import orjson
+
+from bulkinfer.engines import create_engine, find_config
 from bulkinfer.engines.base import Engine, EngineSpec
 from bulkinfer.engines.clock import DrivenClock
+from bulkinfer.engines.environment import find_vllm
+from bulkinfer.engines.machine import read_free_memory_bytes
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import EngineError, JobError
 from bulkinfer.job import Job
@@ -61,9 +65,46 @@ def describe_rig(spec: EngineSpec, options: SweepOptions, batched_tokens: int | 
     return replace(spec, max_concurrency=most, arguments=arguments, has_priorities=bool(options.low), reserve=0.0)
 
 
+def check_room(spec: EngineSpec, load: Load) -> None:
+    """Refuse, before a model is loaded, a concurrency whose prompts alone would take more than the free memory.
+
+    On a CPU, where the KV cache is in it; a model of an unknown shape and a GPU are left to the engine. Raises
+    JobError.
+    """
+    install = find_vllm()
+    token_bytes = read_token_bytes(spec) if spec.kind == "vllm" and install is not None and install.is_cpu else None
+    if token_bytes is None:
+        return
+    free_bytes, tokens = read_free_memory_bytes(), _count_prompt_tokens(load)
+    most = free_bytes // (token_bytes * tokens)
+    if spec.expected_concurrency > most:
+        raise JobError(
+            f"--concurrency: expected at most {most:,}, as {free_bytes >> 20:,} MiB of memory are free and a prompt of"
+            f" about {tokens:,} tokens takes {token_bytes * tokens >> 10:,} KiB of the KV cache;"
+            f" found {spec.expected_concurrency:,}"
+        )
+
+
+def read_token_bytes(spec: EngineSpec) -> int | None:
+    """What a token takes in a KV cache of two bytes a number, by the model's config.json; None: it does not say."""
+    path = find_config(spec)
+    try:
+        config = orjson.loads(path.read_bytes()) if path is not None else {}
+        heads = config["num_attention_heads"]
+        head_size = config.get("head_dim") or config["hidden_size"] // heads
+        return int(2 * 2 * config["num_hidden_layers"] * (config.get("num_key_value_heads") or heads) * head_size)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return None
+
+
+def _count_prompt_tokens(load: Load) -> int:
+    return max(1, round(load.workload(1).mean_chars / _CHARS_PER_TOKEN))
+
+
 @contextmanager
 def running_engine(job: Job, spec: EngineSpec, load: Load, is_stopped: Callable[[], bool]) -> Iterator[Rig]:
     """Start the engine, and end it whatever happens. Raises EngineError and JobError as it does, and Stopped."""
+    check_room(spec, load)
     limits = job.spec.engine
     engine = create_engine(
         spec,
@@ -96,7 +137,7 @@ def _check_memory(rig: Rig, spec: EngineSpec, load: Load) -> None:
         raise JobError(
             f"--concurrency: expected at most {slots:,}, which is what the engine has slots for, found {wanted:,}"
         )
-    tokens = max(1, round(load.workload(1).mean_chars / _CHARS_PER_TOKEN))
+    tokens = _count_prompt_tokens(load)
     most = rig.ready.num_kv_cache_tokens // tokens
     if rig.ready.num_kv_cache_tokens <= 0:
         raise EngineError("the engine has no KV cache; it cannot be measured")
