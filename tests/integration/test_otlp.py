@@ -10,6 +10,7 @@ from bulkinfer.metrics import otlp as otlp_module
 from bulkinfer.metrics.catalogue import CATALOGUE
 from tests.cli_support import Called, call
 from tests.conftest import JobFolder, make_documents
+from tests.metrics_support import read_samples
 from tests.otlp_support import Collector, attributes_of, run_collector
 
 TRUNCATED = {"match": "document 3 ", "kind": "truncate"}
@@ -164,6 +165,21 @@ def test_a_collector_that_is_not_there_is_one_warning(folder: JobFolder, monkeyp
     assert called.exit_code == 0
     lines = [json.loads(line) for line in called.stderr.splitlines()]
     assert len([line for line in lines if line["level"] == "warning"]) == 1
+
+
+def test_a_setting_that_the_library_cannot_read_stops_opentelemetry_alone(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "x")
+    path = folder.path / "job.prom"
+    with run_collector() as collector:
+        called = run_with(folder, collector, monkeypatch, "--metrics-file", str(path))
+    assert called.exit_code == 0
+    [warning] = [line for line in map(json.loads, called.stderr.splitlines()) if line["level"] == "warning"]
+    assert warning["message"] == "OpenTelemetry: ValueError; nothing is sent, and the run goes on"
+    samples = read_samples(path.read_text())
+    assert (samples["bulkinfer_documents_answered_total"], samples["bulkinfer_run_status", "completed"]) == (19, 1)
+    assert logging.getLogger("opentelemetry").handlers == []
 
 
 def test_without_the_extra_the_run_says_what_to_install(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,13 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client.exposition import ThreadingWSGIServer
 
 from bulkinfer.errors import EngineError, Interrupted, JobError, StoreLocked
 from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, Warned
 from bulkinfer.metrics import MetricsOptions, open_metrics
 from bulkinfer.metrics import sink as sink_module
+from bulkinfer.metrics.exposition import MetricsPort
 from bulkinfer.metrics.signals import Signal, find_signals
 from bulkinfer.metrics.tally import Tally
 from bulkinfer.metrics.ticker import Ticker
@@ -73,7 +75,7 @@ def test_a_port_in_use_is_an_error_before_the_run_that_says_what_to_do() -> None
             raise AssertionError("the run has begun")
 
 
-@pytest.mark.parametrize("address", ["192.0.2.1", "no such host", "::ffff:zz"])
+@pytest.mark.parametrize("address", ["192.0.2.1", "no such host", "::ffff:zz", "a..b"])
 def test_an_address_that_is_not_ours_is_an_error(address: str) -> None:
     options = MetricsOptions(port=0, address=address)
     with pytest.raises(JobError, match="cannot listen on"), open_metrics(options, LABELS_OF_TEST, print):
@@ -227,6 +229,74 @@ def test_a_fault_of_the_metrics_is_one_warning_without_its_text(monkeypatch: pyt
     [warning] = warnings_of(events)
     assert "ZeroDivisionError" in warning
     assert "secret" not in warning
+
+
+def test_metrics_that_stand_still_still_tell_how_the_run_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Tally.take
+
+    def fail_at_progress(self: Tally, event: Event) -> None:
+        if event == PROGRESS:
+            raise ZeroDivisionError
+        take(self, event)
+
+    monkeypatch.setattr(Tally, "take", fail_at_progress)
+    path = tmp_path / "job.prom"
+    with open_metrics(MetricsOptions(file=path), LABELS_OF_TEST, lambda _: None) as sink:
+        for event in (STARTED, PROGRESS, ENDED):
+            sink(event)
+    samples = read_samples(path.read_text())
+    assert (samples["bulkinfer_run_status", "completed"], samples["bulkinfer_run_exit_code"]) == (1, 0)
+
+
+@pytest.mark.parametrize(("owner", "name"), [(Tally, "end"), (Ticker, "stop"), (MetricsPort, "close")])
+def test_a_fault_at_the_end_is_one_warning(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("secret")
+
+    really_close = MetricsPort.close
+    ports: list[MetricsPort] = []
+
+    def fail_after(port: MetricsPort, _limit_s: float) -> None:
+        ports.append(port)
+        fail()
+
+    monkeypatch.setattr(owner, name, fail_after if owner is MetricsPort else fail)
+    events: list[Event] = []
+    options = MetricsOptions(port=0, file=tmp_path / "job.prom")
+
+    def run() -> None:
+        with open_metrics(options, LABELS_OF_TEST, events.append) as sink:
+            sink(STARTED)
+            raise JobError("no input")
+
+    with pytest.raises(JobError, match="no input"):
+        run()
+    [warning] = warnings_of(events)
+    assert "ZeroDivisionError" in warning
+    for port in ports:
+        really_close(port, 10)
+
+
+def test_a_port_that_does_not_end_is_waited_for_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sink_module, "END_LIMIT_S", 0.05)
+    released, closed = threading.Event(), threading.Event()
+    shutdown = ThreadingWSGIServer.shutdown
+
+    def hang(server: ThreadingWSGIServer) -> None:
+        released.wait(30)
+        shutdown(server)
+        server.server_close()
+        closed.set()
+
+    monkeypatch.setattr(ThreadingWSGIServer, "shutdown", hang)
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        sink(STARTED)
+    released.set()
+    assert closed.wait(20)
+    assert warnings_of(events) == ["--metrics-port: TimeoutError; it is left open, and the run goes on"]
 
 
 def test_a_ticker_acts_a_last_time_and_says_when_that_failed() -> None:

@@ -16,6 +16,7 @@ from prometheus_client.utils import floatToGoString
 from bulkinfer.errors import JobError
 from bulkinfer.metrics.catalogue import LABELS, Kind
 from bulkinfer.metrics.tally import Reading, RunLabels, Tally
+from bulkinfer.threads import run_in_thread
 
 _ADVICE = {
     errno.EADDRINUSE: "another run may have it: choose another port, or 0 for any free one",
@@ -38,18 +39,20 @@ class MetricsPort:
     def __init__(self, address: str, port: int, registry: CollectorRegistry) -> None:
         try:
             self._server, self._thread = start_http_server(port, address, registry)
-        except OSError as error:
-            advice = _ADVICE.get(error.errno or 0, "is it an address of this machine?")
-            said = f"--metrics-port {port}: cannot listen on {address}: {error.strerror or error}"
+        except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one of a machine
+            number, reason = (error.errno or 0, error.strerror) if isinstance(error, OSError) else (0, "not a name")
+            advice = _ADVICE.get(number, "is it an address of this machine?")
+            said = f"--metrics-port {port}: cannot listen on {address}: {reason or error}"
             raise JobError(f"{said}; {advice}") from error
         host = f"[{address}]" if ":" in address else address
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
-    def close(self) -> None:
-        """Answer nobody any more. Takes up to half a second."""
-        self._server.shutdown()
+    def close(self, limit_s: float) -> None:
+        """Answer nobody any more. Takes up to half a second; raises TimeoutError after `limit_s`."""
+        shut = run_in_thread(self._server.shutdown, "metrics-port-end")
+        shut.result(limit_s)
         self._server.server_close()
-        self._thread.join()
+        self._thread.join(limit_s)
 
 
 class MetricsFile:

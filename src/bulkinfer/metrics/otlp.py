@@ -37,15 +37,14 @@ class OtlpTelemetry:
     ) -> None:
         self._tally = tally
         self._complaints = _Complaints(warn)
-        self._complaints.begin()
-        self._resource = create_resource(started, tally.labels)
         self._spans: RunSpans | None = None
         self._ticker: Ticker | None = None
-        if Signal.TRACES in signals:
-            self._spans = RunSpans(self._resource, tally.labels)
-        if Signal.METRICS in signals:
-            self._exporter = OTLPMetricExporter()
-            self._ticker = Ticker(self._send, read_interval_s(), "otlp-metrics")
+        self._complaints.begin()
+        try:
+            self._begin(started, signals)
+        except BaseException:  # a setting that the library cannot read
+            self._complaints.end()
+            raise
 
     def take(self, event: Event) -> None:
         """Take one event."""
@@ -61,6 +60,14 @@ class OtlpTelemetry:
         if closing is not None:
             wait_for_futures([closing], timeout=max(0.0, until_s - time.monotonic()))
         self._complaints.end()
+
+    def _begin(self, started: RunStarted, signals: frozenset[Signal]) -> None:
+        self._resource = create_resource(started, self._tally.labels)
+        if Signal.TRACES in signals:
+            self._spans = RunSpans(self._resource, self._tally.labels)
+        if Signal.METRICS in signals:
+            self._exporter = OTLPMetricExporter()
+            self._ticker = Ticker(self._send, read_interval_s(), "otlp-metrics")
 
     def _send(self) -> None:
         points = create_metrics(self._tally.read(), self._tally.labels, self._tally.start_s, time.time())

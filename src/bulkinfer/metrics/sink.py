@@ -8,14 +8,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
 from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, JobError, StoreLocked
-from bulkinfer.events import Event, EventSink, MetricsServed, RunStarted, Warned
+from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, RunStarted, Warned
 from bulkinfer.metrics.signals import find_signals
-from bulkinfer.metrics.tally import RunLabels, Tally
+from bulkinfer.metrics.tally import RunLabels, Tally, read_exit_code
 from bulkinfer.metrics.ticker import Ticker
 from bulkinfer.records import RunStatus
 
@@ -66,19 +67,38 @@ class RunMetrics:
         self._ticker: Ticker | None = None
         self._telemetry: Telemetry | None = None
         self._is_broken = False
+        """The tally is: a port and a file that it ends with still tell how the run ended."""
+        self._ended: RunEnded | None = None
 
     def __call__(self, event: Event) -> None:
         """Take one event of the run."""
         self._tell(event)
         if not self._is_broken:
-            try:
-                self._take(event)
-            except Exception as error:  # noqa: BLE001 - a fault of the metrics never stops a run
-                self._is_broken = True
-                self.warn(
-                    "metrics", f"metrics: {type(error).__name__}; they stand still from here, and the run goes on"
-                )
+            took = self.attempt("metrics", "they stand still from here", partial(self._tally.take, event))
+            self._is_broken = not took
+        match event:
+            case RunStarted():
+                self._begin_file()
+                self.attempt("OpenTelemetry", "nothing is sent", partial(self._begin_telemetry, event))
+            case RunEnded():
+                self._ended = event
+        if self._telemetry is not None and not self.attempt(
+            "OpenTelemetry", "nothing more is sent", partial(self._telemetry.take, event)
+        ):
+            self._end_telemetry()
         self.tell_warnings()
+
+    def attempt(self, about: str, then: str, step: Callable[[], None]) -> bool:
+        """Whether a step of the metrics could be done: a fault of them is a warning, and never stops a run.
+
+        It tells the kind of the error and not its text, which may quote a document.
+        """
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - whatever it is
+            self.warn(about, f"{about}: {type(error).__name__}; {then}, and the run goes on")
+            return False
+        return True
 
     def write_with(self, write: Callable[[], None]) -> None:
         """Write the file from the run's beginning on: only then the database is its own, and so is the file."""
@@ -97,24 +117,28 @@ class RunMetrics:
 
     def end(self, error: BaseException | None) -> None:
         """The last words. `error`: what ended the run before it could tell its end."""
+        self.attempt("metrics", "they do not tell its end", partial(self._note_end, error))
+        self.attempt("--metrics-file", "its last numbers are not written", self._end_file)
+        self._end_telemetry()
+        self.tell_warnings()
+
+    def _note_end(self, error: BaseException | None) -> None:
         if error is not None and not isinstance(error, StoreLocked):  # there, the file is the other run's
             exit_code = error.exit_code if isinstance(error, BulkinferError) else ExitCode.BUG
             status = RunStatus.INTERRUPTED if isinstance(error, Interrupted) else RunStatus.FAILED
             self._tally.end(status, int(exit_code))
             self._begin_file()
-        if self._ticker is not None and not self._ticker.stop(END_LIMIT_S):
-            self.warn("file", "--metrics-file: the last numbers of this run could not be written")
-        if self._telemetry is not None:
-            self._telemetry.close(END_LIMIT_S)
-        self.tell_warnings()
+        elif self._is_broken and self._ended is not None:
+            self._tally.end(self._ended.status, read_exit_code(self._ended))
 
-    def _take(self, event: Event) -> None:
-        self._tally.take(event)
-        if isinstance(event, RunStarted):
-            self._begin_file()
-            self._begin_telemetry(event)
-        if self._telemetry is not None:
-            self._telemetry.take(event)
+    def _end_file(self) -> None:
+        if self._ticker is not None and not self._ticker.stop(END_LIMIT_S):
+            self.warn("--metrics-file", "--metrics-file: the last numbers of this run could not be written")
+
+    def _end_telemetry(self) -> None:
+        telemetry, self._telemetry = self._telemetry, None
+        if telemetry is not None:
+            self.attempt("OpenTelemetry", "its last is not sent", partial(telemetry.close, END_LIMIT_S))
 
     def _begin_file(self) -> None:
         if self._write is not None and self._ticker is None:
@@ -125,7 +149,10 @@ class RunMetrics:
         try:
             self._write()
         except OSError as error:
-            self.warn("file", f"--metrics-file cannot be written: {error.strerror}; it is tried again, the run goes on")
+            self.warn(
+                "--metrics-file",
+                f"--metrics-file cannot be written: {error.strerror}; it is tried again, the run goes on",
+            )
 
     def _begin_telemetry(self, started: RunStarted) -> None:
         if not self._signals:
@@ -134,12 +161,14 @@ class RunMetrics:
             from bulkinfer.metrics.otlp import OtlpTelemetry  # noqa: PLC0415 - an extra, and slow to import
         except ImportError:
             self.warn(
-                "otel",
+                "OpenTelemetry",
                 "OpenTelemetry is asked for by OTEL_EXPORTER_OTLP_*ENDPOINT and is not installed: nothing is sent. "
                 "pip install 'bulkinfer[otel]'",
             )
             return
-        self._telemetry = OtlpTelemetry(self._tally, started, self._signals, lambda text: self.warn("otel", text))
+        self._telemetry = OtlpTelemetry(
+            self._tally, started, self._signals, lambda text: self.warn("OpenTelemetry", text)
+        )
 
 
 @contextmanager
@@ -164,7 +193,9 @@ def open_metrics(options: MetricsOptions, labels: RunLabels, tell: EventSink) ->
             metrics.write_with(MetricsFile(options.file, registry).write)
         if options.port is not None:
             port = MetricsPort(options.address or LOOPBACK, options.port, registry)
-            stack.callback(port.close)
+            closing = partial(port.close, END_LIMIT_S)
+            stack.callback(metrics.tell_warnings)
+            stack.callback(metrics.attempt, "--metrics-port", "it is left open", closing)
             tell(MetricsServed(port.url))
         try:
             yield metrics
