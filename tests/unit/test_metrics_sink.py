@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from bulkinfer.errors import EngineError, Interrupted, JobError, StoreLocked
 from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, Warned
 from bulkinfer.metrics import MetricsOptions, open_metrics
 from bulkinfer.metrics import sink as sink_module
-from bulkinfer.metrics.exposition import MetricsPort
+from bulkinfer.metrics.exposition import MetricsFile, MetricsPort, create_registry
 from bulkinfer.metrics.signals import Signal, find_signals
 from bulkinfer.metrics.tally import Tally
 from bulkinfer.metrics.ticker import Ticker
@@ -216,6 +217,51 @@ def test_a_run_that_finds_the_database_locked_leaves_the_file_to_the_other(tmp_p
     assert not path.exists()
 
 
+def test_a_run_that_could_not_begin_leaves_the_file_of_a_live_run_alone(tmp_path: Path) -> None:
+    path = tmp_path / "job.prom"
+    options = MetricsOptions(file=path)
+
+    def fail() -> None:
+        with open_metrics(options, LABELS_OF_TEST, print):
+            raise JobError("no input")
+
+    with open_metrics(options, LABELS_OF_TEST, lambda _: None) as sink:
+        sink(STARTED)
+        wait_until(path.exists)
+        with pytest.raises(JobError, match="no input"):
+            fail()
+        assert read_samples(path.read_text())["bulkinfer_run_status", "running"] == 1
+        sink(ENDED)
+    with pytest.raises(JobError, match="no input"):
+        fail()
+    assert read_samples(path.read_text())["bulkinfer_run_exit_code"] == 2, "that run has ended"
+
+
+def test_a_killed_run_keeps_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.prom"
+    tally = Tally(LABELS_OF_TEST)
+    tally.take(STARTED)
+    file = MetricsFile(path, create_registry(tally))
+    assert not file.is_of_live_run(60), "there is none"
+    file.write()
+    assert file.is_of_live_run(60)
+    monkeypatch.setattr("bulkinfer.metrics.exposition.time.time", lambda: tally.start_s + 3_600)
+    assert not file.is_of_live_run(60)
+
+
+def test_single_documents_are_counted_for_those_alone_that_are_told_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not MetricsOptions().tells_documents
+    assert MetricsOptions(port=0).tells_documents
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://127.0.0.1:9/v1/traces")
+    assert MetricsOptions().are_wanted
+    assert not MetricsOptions().tells_documents
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    assert MetricsOptions().tells_documents
+    monkeypatch.delitem(sys.modules, "opentelemetry.sdk", raising=False)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    assert not MetricsOptions().tells_documents
+
+
 def test_a_fault_of_the_metrics_is_one_warning_without_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_self: Tally, _event: Event) -> None:
         raise ZeroDivisionError("secret")
@@ -301,14 +347,29 @@ def test_a_port_that_does_not_end_is_waited_for_for_a_limited_time(monkeypatch: 
 
 def test_a_ticker_acts_a_last_time_and_says_when_that_failed() -> None:
     calls: list[int] = []
-    ticker = Ticker(lambda: calls.append(1), 3600, "test")
+    ticker = Ticker(lambda: calls.append(1), 3600, "test", print)
     assert ticker.stop(10)
     assert calls == [1]
 
     def fail() -> None:
         raise ZeroDivisionError
 
-    assert not Ticker(fail, 3600, "test").stop(10)
+    assert not Ticker(fail, 3600, "test", lambda _: None).stop(10)
+
+
+def test_a_ticker_goes_on_after_an_error_and_tells_it() -> None:
+    calls: list[int] = []
+    errors: list[Exception] = []
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise ZeroDivisionError
+
+    ticker = Ticker(fail_once, 0.01, "test", errors.append)
+    wait_until(lambda: len(calls) > 1)
+    assert ticker.stop(10)
+    assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def run(
             metrics = MetricsOptions(metrics_port, metrics_address, metrics_file)
             failure_limit = None if max_failures is None else parse_failure_limit(max_failures)
             options = RunOptions(
-                only, limit, failure_limit, grace, tells_documents=metrics.are_wanted, priority=priority
+                only, limit, failure_limit, grace, tells_documents=metrics.tells_documents, priority=priority
             )
             with end_on_signals():
                 loaded = load_job(job, overrides)

@@ -4,18 +4,21 @@ import errno
 import math
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from bulkinfer.errors import JobError
-from bulkinfer.metrics.catalogue import LABELS, Kind
+from bulkinfer.metrics.catalogue import LABELS, LAST_UPDATE, RUN_STATUS, Kind
 from bulkinfer.metrics.tally import Reading, RunLabels, Tally
+from bulkinfer.records import RunStatus
 from bulkinfer.threads import run_in_thread
 
 _ADVICE = {
@@ -68,6 +71,20 @@ class MetricsFile:
             self._check(Path(self._path))
         except OSError as error:
             raise JobError(f"--metrics-file {path}: cannot be written: {error.strerror}") from error
+
+    def is_of_live_run(self, within_s: float) -> bool:
+        """Whether it says that a run goes on, and was written within that time. False when it cannot be read."""
+        try:
+            text = Path(self._path).read_text(encoding="utf-8")
+            samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+        except (OSError, ValueError):
+            return False
+        is_running = any(
+            one.value == 1 and one.labels.get("status") == RunStatus.RUNNING
+            for one in samples
+            if one.name == RUN_STATUS.name
+        )
+        return is_running and any(time.time() - one.value < within_s for one in samples if one.name == LAST_UPDATE.name)
 
     def write(self) -> None:
         """Replace it. Raises OSError."""

@@ -36,6 +36,7 @@ class OtlpTelemetry:
         self, tally: Tally, started: RunStarted, signals: frozenset[Signal], warn: Callable[[str], None]
     ) -> None:
         self._tally = tally
+        self._warn = warn
         self._complaints = _Complaints(warn)
         self._spans: RunSpans | None = None
         self._ticker: Ticker | None = None
@@ -55,11 +56,13 @@ class OtlpTelemetry:
         """Send what is left; a collector that does not answer is waited for so long at the most."""
         until_s = time.monotonic() + limit_s
         closing = None if self._spans is None else run_in_thread(self._spans.close, "otlp-traces")
-        if self._ticker is not None:
-            self._ticker.stop(limit_s)
+        has_sent = self._ticker is None or self._ticker.stop(limit_s)
         if closing is not None:
             wait_for_futures([closing], timeout=max(0.0, until_s - time.monotonic()))
+            has_sent = has_sent and closing.done() and closing.exception() is None
         self._complaints.end()
+        if not has_sent:
+            self._warn("OpenTelemetry: the last of this run could not be sent")
 
     def _begin(self, started: RunStarted, signals: frozenset[Signal]) -> None:
         self._resource = create_resource(started, self._tally.labels)
@@ -67,7 +70,10 @@ class OtlpTelemetry:
             self._spans = RunSpans(self._resource, self._tally.labels)
         if Signal.METRICS in signals:
             self._exporter = OTLPMetricExporter()
-            self._ticker = Ticker(self._send, read_interval_s(), "otlp-metrics")
+            self._ticker = Ticker(self._send, read_interval_s(), "otlp-metrics", self._tell_fault)
+
+    def _tell_fault(self, error: Exception) -> None:
+        self._warn(f"OpenTelemetry: {type(error).__name__}; it is tried again, and the run goes on")
 
     def _send(self) -> None:
         points = create_metrics(self._tally.read(), self._tally.labels, self._tally.start_s, time.time())
@@ -151,7 +157,7 @@ class _Complaints(logging.Handler):
     """What the exporters log: they raise nothing. The first of it is a warning; the rest would only repeat it."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
+        super().__init__(logging.ERROR)  # a warning tells of what is tried again
         self._warn = warn
         self._logger = logging.getLogger("opentelemetry")
         self._did_propagate = self._logger.propagate

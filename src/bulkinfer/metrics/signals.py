@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 
 
 class Signal(StrEnum):
@@ -16,6 +17,14 @@ def find_signals(environment: Mapping[str, str]) -> frozenset[Signal]:
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return frozenset()
     return frozenset(signal for signal in Signal if _is_wanted(signal, environment))
+
+
+def is_installed() -> bool:
+    """Whether the extra `otel` is there; the environment may ask for signals without it."""
+    try:
+        return find_spec("opentelemetry.sdk") is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _is_wanted(signal: Signal, environment: Mapping[str, str]) -> bool:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, JobError, StoreLocked
 from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, RunStarted, Warned
-from bulkinfer.metrics.signals import find_signals
+from bulkinfer.metrics.signals import Signal, find_signals, is_installed
 from bulkinfer.metrics.tally import RunLabels, Tally, read_exit_code
 from bulkinfer.metrics.ticker import Ticker
 from bulkinfer.records import RunStatus
@@ -23,6 +23,8 @@ from bulkinfer.records import RunStatus
 LOOPBACK = "127.0.0.1"
 FILE_EVERY_S = 15.0
 """node_exporter is usually asked as often."""
+LIVE_S = 4 * FILE_EVERY_S
+"""A file that says `running` and was written within that time is another run's."""
 END_LIMIT_S = 10.0
 """How long the end of a run waits for the last file and the last export: a disk or a collector may hang."""
 
@@ -41,6 +43,12 @@ class MetricsOptions:
     def are_wanted(self) -> bool:
         """Whether anybody is told the counts of a run; the environment may ask for it, too."""
         return self.port is not None or self.file is not None or bool(find_signals(os.environ))
+
+    @property
+    def tells_documents(self) -> bool:
+        """Whether anybody is told numbers of single documents: a trace has none."""
+        are_sent = Signal.METRICS in find_signals(os.environ) and is_installed()
+        return self.port is not None or self.file is not None or are_sent
 
 
 class Telemetry(Protocol):
@@ -64,6 +72,7 @@ class RunMetrics:
         """From whatever thread; told by the run's own, as the display has no other."""
         self._warned: set[str] = set()
         self._write: Callable[[], None] | None = None
+        self._is_of_live_run: Callable[[], bool] = lambda: False
         self._ticker: Ticker | None = None
         self._telemetry: Telemetry | None = None
         self._is_broken = False
@@ -100,9 +109,10 @@ class RunMetrics:
             return False
         return True
 
-    def write_with(self, write: Callable[[], None]) -> None:
+    def write_with(self, write: Callable[[], None], is_of_live_run: Callable[[], bool] = lambda: False) -> None:
         """Write the file from the run's beginning on: only then the database is its own, and so is the file."""
         self._write = write
+        self._is_of_live_run = is_of_live_run
 
     def warn(self, about: str, message: str) -> None:
         """Once about each thing."""
@@ -127,7 +137,8 @@ class RunMetrics:
             exit_code = error.exit_code if isinstance(error, BulkinferError) else ExitCode.BUG
             status = RunStatus.INTERRUPTED if isinstance(error, Interrupted) else RunStatus.FAILED
             self._tally.end(status, int(exit_code))
-            self._begin_file()
+            if not self._is_of_live_run():
+                self._begin_file()
         elif self._is_broken and self._ended is not None:
             self._tally.end(self._ended.status, read_exit_code(self._ended))
 
@@ -142,17 +153,13 @@ class RunMetrics:
 
     def _begin_file(self) -> None:
         if self._write is not None and self._ticker is None:
-            self._ticker = Ticker(self._write_file, FILE_EVERY_S, "metrics-file", is_first_at_once=True)
-
-    def _write_file(self) -> None:
-        assert self._write is not None
-        try:
-            self._write()
-        except OSError as error:
-            self.warn(
-                "--metrics-file",
-                f"--metrics-file cannot be written: {error.strerror}; it is tried again, the run goes on",
+            self._ticker = Ticker(
+                self._write, FILE_EVERY_S, "metrics-file", self._tell_file_fault, is_first_at_once=True
             )
+
+    def _tell_file_fault(self, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+        self.warn("--metrics-file", f"--metrics-file cannot be written: {reason}; it is tried again, the run goes on")
 
     def _begin_telemetry(self, started: RunStarted) -> None:
         if not self._signals:
@@ -190,7 +197,8 @@ def open_metrics(options: MetricsOptions, labels: RunLabels, tell: EventSink) ->
     metrics = RunMetrics(tally, tell, os.environ)
     with ExitStack() as stack:
         if options.file is not None:
-            metrics.write_with(MetricsFile(options.file, registry).write)
+            file = MetricsFile(options.file, registry)
+            metrics.write_with(file.write, partial(file.is_of_live_run, LIVE_S))
         if options.port is not None:
             port = MetricsPort(options.address or LOOPBACK, options.port, registry)
             closing = partial(port.close, END_LIMIT_S)
