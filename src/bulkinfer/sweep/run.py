@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 from bulkinfer import __version__
-from bulkinfer.errors import BulkinferError, EngineError
+from bulkinfer.errors import BulkinferError, EngineError, JobError
 from bulkinfer.records import EngineReady
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.sources import open_source
@@ -60,14 +60,23 @@ def run_sweep(
                 first = first or (rig.ready, len(points))
     except Stopped:
         pass
-    except EngineError as fault:
+    except (EngineError, JobError) as fault:
+        if isinstance(fault, JobError) and not points:
+            raise
         error = fault
     found = describe_sweep(plan, options, load, engines, points)
     if options.what_if and first is not None and error is None and not is_stopped():
         ready, num_points = first
-        found["what_if"] = ask_what_if(points[:num_points], options, plan.engine_spec, ready, is_stopped)
-        if found["what_if"] is None:
-            found["notes"].append("too few readings of the engine to fit its costs for --what-if; measure longer")
+        found["what_if"] = None
+        try:
+            found["what_if"] = ask_what_if(points[:num_points], options, plan.engine_spec, ready, is_stopped)
+        except Stopped:
+            pass
+        except BulkinferError as fault:  # the measured points are worth more than the simulated ones
+            found["notes"].append(f"--what-if: {fault}")
+        else:
+            if found["what_if"] is None:
+                found["notes"].append("too few readings of the engine to fit its costs for --what-if; measure longer")
     return SweepReport(found, error, is_stopped())
 
 

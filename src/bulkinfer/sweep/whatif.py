@@ -77,7 +77,7 @@ def _check_unseen(simulation: _Simulation, points: Sequence[Point]) -> dict[str,
     largest = max(points, key=lambda point: (point.settings.concurrency, point.settings.rate_per_s or 0))
     others = [point for point in points if point.settings.concurrency < largest.settings.concurrency]
     found = _fit(others)
-    if found is None:
+    if found is None or simulation.is_stopped():
         return None
     simulated = _simulate(simulation, found, [largest.settings])
     errors = [_find_error(point, largest) for point in simulated]
