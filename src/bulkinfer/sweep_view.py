@@ -2,9 +2,12 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 from bulkinfer.display import format_bytes, format_s
+from bulkinfer.errors import JobError
+from bulkinfer.sweep.plots import make_charts
 
 _HEAD = ("", "seqs", "rate", "req/s", "tok/s", "queue", "first", "p50", "p95", "p99", "KV", "refused")
 _WIDTHS = (1, 5, 5, 6, 5, 7, 7, 7, 7, 7, 5, 7)
@@ -44,6 +47,16 @@ def describe_comparison(found: Mapping[str, Any], other: Mapping[str, Any], name
     yield ""
     yield f"{'limits: ' + names[0]:<39} {'limits: ' + names[1]}"
     yield from (f"{left:<39} {right}".rstrip() for left, right in pairs)
+
+
+def check_comparable(found: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Refuse a saved sweep that lacks what is compared or drawn, before anything is measured. Raises JobError."""
+    try:
+        list(describe_comparison(found, found, ("", "")))
+        make_charts(found, found)
+    except (LookupError, TypeError, AttributeError, ValueError, AssertionError):
+        raise JobError(f"{path}: the sweep in it is damaged or from another version; measure it again") from None
+    return found
 
 
 def _describe_load(found: Mapping[str, Any]) -> str:

@@ -84,6 +84,48 @@ def test_a_saved_sweep_can_be_compared_and_drawn(job: Path, tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
 
 
+def test_a_file_that_cannot_be_written_in_the_end_loses_no_figure(job: Path, tmp_path: Path) -> None:
+    """The folder is there when the sweep begins, and gone when it ends."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    simulated = {"clock": "real", "seconds_per_output_token": 0.002, "seconds_per_prompt_token": 0}
+    settings = [f"engine.simulated.{name}={value}" for name, value in simulated.items()]
+    command = [sys.executable, "-m", "bulkinfer", "sweep", str(job), "--concurrency", "1,2", "--json"]
+    command += ["--duration", "1", "--warmup", "0", "--save", str(folder / "a.json"), "--to", str(folder / "a.svg")]
+    for setting in settings:
+        command += ["--set", setting]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert child.stderr is not None
+        assert "concurrency 1: " in child.stderr.readline()
+        folder.rmdir()
+        stdout, stderr = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    assert len(json.loads(stdout)["points"]) == 2
+    assert child.returncode == 2
+    assert "--save: " in stderr
+    assert "--to: " in stderr
+
+
+@pytest.mark.parametrize("lost", ["points.0.throughput", "points.0.p95_s", "recommendation", "series", "options"])
+def test_a_damaged_sweep_is_refused_before_anything_is_measured(job: Path, tmp_path: Path, lost: str) -> None:
+    saved = tmp_path / "one.json"
+    assert sweep(job, "--concurrency", "1", "--save", saved).exit_code == 0
+    found = json.loads(saved.read_text(encoding="utf-8"))
+    *steps, last = lost.split(".")
+    holder = found
+    for step in steps:
+        holder = holder[int(step)] if step.isdigit() else holder[step]
+    del holder[last]
+    saved.write_text(json.dumps(found), encoding="utf-8")
+    again = sweep(job, "--concurrency", "1", "--compare", saved)
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "one.json: the sweep in it is damaged" in again.stderr
+    assert "concurrency 1: " not in again.stderr
+
+
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<svg")])
 def test_a_picture_is_of_its_ending(job: Path, tmp_path: Path, ending: str, magic: bytes) -> None:
     path = tmp_path / f"sweep.{ending}"

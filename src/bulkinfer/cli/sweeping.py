@@ -1,12 +1,14 @@
 """sweep: the capacity experiment."""
 
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from bulkinfer.cli.app import JobArgument, JsonOption, SetOption, app, json_errors, refuse_nan
+from bulkinfer.errors import BulkinferError
 from bulkinfer.streams import print_json
 
 
@@ -93,7 +95,7 @@ def sweep(
         from bulkinfer.job import load_job
         from bulkinfer.runner import plan_run
         from bulkinfer.runner.signals import end_on_signals, watch_signals
-        from bulkinfer.sweep_view import describe_comparison, describe_sweep
+        from bulkinfer.sweep_view import check_comparable, describe_comparison, describe_sweep
 
         options = room.SweepOptions(
             concurrency=room.parse_counts("--concurrency", concurrency),
@@ -115,7 +117,7 @@ def sweep(
             seed=seed,
             what_if=() if what_if is None else room.parse_counts("--what-if", what_if),
         )
-        other = None if compare is None else room.load_result(compare)
+        other = None if compare is None else check_comparable(room.load_result(compare), compare)
         if to is not None:
             room.check_ending(to)
         for option, path in (("--save", save), ("--to", to)):
@@ -126,10 +128,6 @@ def sweep(
         with watch_signals(ends_process=False) as stop:
             report = room.run_sweep(plan, options, lambda line: print_lines([line]), lambda: stop.is_set)
         found = room.describe_end(report, stop.received)
-        if save is not None:
-            room.save_result(found, save)
-        if to is not None:
-            room.draw_sweep(found, other, to)
     if json:
         print_json(found)
     else:
@@ -137,8 +135,30 @@ def sweep(
         if other is not None and compare is not None:
             print_lines(describe_comparison(found, other, ("this", compare.name)), stream=sys.stdout)
     sys.stdout.flush()
-    if report.error is not None:
-        raise report.error
-    if found["exit_code"]:
-        print_lines([f"stopped; {len(found['points'])} points were measured"])
+    # What was measured is out: neither a full disk nor a picture that cannot be drawn takes it away.
+    faults = [] if report.error is None else [report.error]
+    faults += _write_files(found, other, save, to)
+    if report.error is None and found["exit_code"]:
+        print_lines([*map(str, faults), f"stopped; {len(found['points'])} points were measured"])
         raise typer.Exit(found["exit_code"])
+    if faults:
+        print_lines(map(str, faults[1:]))
+        raise faults[0]
+
+
+def _write_files(
+    found: dict[str, Any], other: Mapping[str, Any] | None, save: Path | None, to: Path | None
+) -> Iterator[BulkinferError]:
+    """Save and draw; what of it failed."""
+    from bulkinfer import sweep as room
+
+    try:
+        if save is not None:
+            room.save_result(found, save)
+    except BulkinferError as fault:
+        yield fault
+    try:
+        if to is not None:
+            room.draw_sweep(found, other, to)
+    except BulkinferError as fault:
+        yield fault
