@@ -1,5 +1,7 @@
 """The bounded queue: who gets in, who is refused, and what a refusal promises."""
 
+import pytest
+
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.sweep.admission import MAX_RETRY_AFTER_S, Admission, LowShare, Reason, Refusal
 from tests.sweep_support import make_waiting
@@ -67,6 +69,24 @@ def test_requests_of_low_priority_leave_the_reserve_free() -> None:
     assert admission.take(3) is None
     admission.note_left(low[0])
     assert admission.take(2) is low[2]
+
+
+@pytest.mark.parametrize("rejects", [True, False])
+def test_a_queue_full_of_low_priority_leaves_the_reserve_to_the_others(*, rejects: bool) -> None:
+    share = LowShare(Reserve(0.5), num_sequences=4, num_kv_tokens=1_000)
+    admission = Admission(2, 4, per_user=None, is_rejecting=rejects, now_s=0.0, low_share=share)
+    low = [make_waiting(f"low {number}", priority=1) for number in range(10)]
+    refused = [admission.offer(waiting, 0, 0.0) for waiting in low]
+    # Two may run, two may wait.
+    assert sum(refusal is not None for refusal in refused) == (6 if rejects else 0)
+    assert admission.num_queued == 4
+    assert [admission.take(number) for number in range(3)] == [low[0], low[1], None]
+    assert admission.num_queued == 2
+    normal = [make_waiting(f"normal {number}") for number in range(3)]
+    assert [admission.offer(waiting, 2, 0.0) is None for waiting in normal] == [True, True, not rejects]
+    assert [admission.take(number) for number in (2, 3)] == normal[:2]
+    admission.note_left(low[0])
+    assert admission.take(3) is (low[2] if rejects else normal[2])
 
 
 def test_one_user_cannot_take_all() -> None:

@@ -5,8 +5,10 @@ succeed: places become free, at a rate that was measured, for at least half of t
 """
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.sweep.load import LoadRequest
@@ -59,18 +61,31 @@ class LowShare:
 
     def admits(self, waiting: Waiting) -> bool:
         """Whether the engine may have one more."""
-        return self.reserve.admits(
-            waiting.load.num_tokens,
-            num_sequences=self.num_sequences,
-            num_kv_tokens=self.num_kv_tokens,
-            num_batch_sequences=self.num_running,
-            num_batch_kv_tokens=self.num_tokens_running,
-        )
+        return self._admits(waiting, self.num_running, self.num_tokens_running)
+
+    def count_admitted(self, low: Iterable[Waiting], most: int) -> int:
+        """Of requests in their order, how many the engine may have now, one after the other; no more than `most`."""
+        num_running, num_tokens = self.num_running, self.num_tokens_running
+        for count, waiting in enumerate(low):
+            if count >= most or not self._admits(waiting, num_running, num_tokens):
+                return count
+            num_running += 1
+            num_tokens += waiting.load.num_tokens
+        return num_running - self.num_running
 
     def note(self, waiting: Waiting, change: int) -> None:
         """One more is running (1), or one less (-1)."""
         self.num_running += change
         self.num_tokens_running += change * waiting.load.num_tokens
+
+    def _admits(self, waiting: Waiting, num_running: int, num_tokens: int) -> bool:
+        return self.reserve.admits(
+            waiting.load.num_tokens,
+            num_sequences=self.num_sequences,
+            num_kv_tokens=self.num_kv_tokens,
+            num_batch_sequences=num_running,
+            num_batch_kv_tokens=num_tokens,
+        )
 
 
 class Rate:
@@ -138,7 +153,7 @@ class Admission:
         self._asked.note(now_s)
         if self._per_user is not None and self._open_of_user[waiting.load.user] >= self._per_user:
             return Refusal(Reason.USER_LIMIT, self._advise(now_s, self._own_share(waiting.load.user)))
-        has_room = self.num_queued < self._queue_size + max(0, self.num_slots - num_running)
+        has_room = self._has_room(waiting, num_running)
         if not has_room and self._is_rejecting:
             return Refusal(Reason.QUEUE_FULL, self._advise(now_s, 1.0))
         self._open_of_user[waiting.load.user] += 1
@@ -188,8 +203,20 @@ class Admission:
 
     def _let_in(self, num_running: int) -> None:
         for inside, outside in zip(self._waiting, self._outside, strict=True):
-            while outside and self.num_queued < self._queue_size + max(0, self.num_slots - num_running):
+            while outside and self._has_room(outside[0], num_running):
                 inside.append(outside.popleft())
+
+    def _has_room(self, waiting: Waiting, num_running: int) -> bool:
+        """Whether the queue has places for all that must wait; who finds a free slot that it may use needs none."""
+        num_free = max(0, self.num_slots - num_running)
+        normal, low = self._waiting
+        level = _level(waiting)
+        num_normal = min(num_free, len(normal) + 1 - level)
+        num_free -= num_normal
+        num_low = min(num_free, len(low) + level)
+        if num_low and self._low_share is not None:
+            num_low = self._low_share.count_admitted(chain(low, [waiting][:level]), num_free)
+        return self.num_queued + 1 - num_normal - num_low <= self._queue_size
 
     def _own_share(self, user: int) -> float:
         """Of all that is open, what this user has: of what leaves, so much is theirs."""
