@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from bulkinfer.job import load_job
+from bulkinfer.store import Reader
 from tests.cli_support import LIMIT_S, bulkinfer, start, wait_until
 from tests.conftest import ROOT, JobFolder, make_documents
 
@@ -75,6 +76,28 @@ def test_a_step_that_never_ends_costs_one_restart(folder: JobFolder) -> None:
     with running(make_job(folder, {"faults": [fault]}, step_timeout_s=3)) as run:
         summary = finish(run)
     assert (summary["documents"]["succeeded"], summary["engine"]["restarts"]) == (50, 1)
+
+
+def test_the_silence_in_which_a_run_is_stopped_is_written_down(folder: JobFolder) -> None:
+    faults = {"faults": [{"match": "document 49 ", "kind": "hang"}]}
+    with running(make_job(folder, faults, step_timeout_s=60, grace_s=0.1)) as run:
+        wait_until(lambda: _find_silence_s(folder) > 1.0, "a silence")
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=LIMIT_S)
+    assert run.returncode == 130
+    with Reader.open(folder.database) as reader:
+        ((silence_s, is_at_end),) = reader.query(
+            "select max(silence_s), max(silence_ended_s) <= max(elapsed_s) and max(silence_ended_s) > 1 from samples"
+        ).rows
+    assert float(str(silence_s)) > 1.0
+    assert is_at_end
+
+
+def _find_silence_s(folder: JobFolder) -> float:
+    """What a live run tells; 0 while it tells nothing."""
+    found = bulkinfer("status", folder.database, "--json")
+    told = json.loads(found.stdout) if found.returncode == 0 else {}
+    return float(told.get("since_result_s") or 0.0)
 
 
 def test_a_document_with_which_each_step_hangs_is_found_like_any_killer(folder: JobFolder) -> None:

@@ -469,6 +469,19 @@ def test_an_end_that_only_the_status_file_tells_is_told(tmp_path: Path) -> None:
     assert "5 min" in page
 
 
+@pytest.mark.parametrize(
+    ("since_result_s", "expected"), [(1.0, []), (None, []), (9.0, []), (35.0, [(19_965.0, 20_000.0)])]
+)
+def test_a_live_run_stalls_since_its_last_outcome_not_since_its_last_sample(
+    database: Path, since_result_s: float | None, expected: list[tuple[float, float]]
+) -> None:
+    """Old runs are sampled once a minute."""
+    subject = read(database)
+    live = {"elapsed_s": 20_000.0, "documents": {"in_flight": 5}, "since_result_s": since_result_s}
+    seen = replace(subject, live=live, details=replace(subject.details, silences=[]))
+    assert [(stall.begin_s, stall.end_s) for stall in seen.stalls] == expected
+
+
 def test_a_live_run_is_reported_through_its_socket(tmp_path: Path) -> None:
     database = tmp_path / "a.duckdb"
     first = write_run(database, first_commits())
@@ -478,7 +491,7 @@ def test_a_live_run_is_reported_through_its_socket(tmp_path: Path) -> None:
     store.begin_run(record, TASK, [make_file()], "body")
     store.samples.source = partial(tell, told[0].sample)
     store.status_source = lambda: {
-        "run_id": str(record.run_id), "elapsed_s": 40.0, "documents": {"in_flight": 5}
+        "run_id": str(record.run_id), "elapsed_s": 40.0, "documents": {"in_flight": 5}, "since_result_s": 30.0
     }  # fmt: skip
     store.listen(5.0)
     try:

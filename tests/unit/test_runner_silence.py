@@ -54,3 +54,19 @@ def test_a_short_one_is_none_and_each_is_taken_once() -> None:
         listening.note_outcome()
     assert listening.take_longest() == Silence(15, 5)
     assert listening.take_longest() == Silence(0, 0)
+
+
+def test_the_silence_in_which_a_run_ends_is_taken_once_and_only_if_something_was_asked() -> None:
+    def end(*, is_idle: bool) -> tuple[Silence, float | None]:
+        with patch("bulkinfer.runner.silence.time.monotonic") as now:
+            now.return_value = 1_002
+            listening = Listening(1_000.0)
+            listening.note_asked()
+            now.return_value = 1_060
+            assert listening.open_s() == 58
+            listening.note_end(is_idle=is_idle)
+            listening.note_end(is_idle=is_idle)
+            return listening.take_longest(), listening.open_s()
+
+    assert end(is_idle=False) == (Silence(60, 58), None)
+    assert end(is_idle=True) == (Silence(0, 0), None), "the last outcomes are on their way to the disk"

@@ -159,6 +159,21 @@ def test_a_pause_with_nothing_in_flight_is_no_silence(clock: Clock) -> None:
     assert standing.look().since_result_s == 0.0
 
 
+def test_the_silence_of_a_run_lasts_while_its_engine_is_started_again(clock: Clock) -> None:
+    ships = Ships(ScriptedEngine([READY], [], EngineDied("killed")))
+    standing = standing_of(ships)
+    ships.add(3)
+    for _ in range(2):
+        ships.turn()
+        standing.look()
+    clock.now_s += 42.0
+    ships.turn()
+    seen = standing.look()
+    assert (seen.phase, seen.num_in_flight) == (RunPhase.RESTARTING, 0)
+    assert seen.since_result_s == 42.0
+    assert standing.describe()["since_result_s"] == 42.0
+
+
 def test_one_silent_engine_of_two_is_seen(clock: Clock) -> None:
     ships = Ships(ScriptedEngine([READY]), ScriptedEngine([READY]), max_concurrency=2)
     standing = standing_of(ships)

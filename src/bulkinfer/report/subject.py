@@ -51,11 +51,9 @@ class Subject:
     def stalls(self) -> Sequence[LongSilence]:
         """Times in which nothing came for longer than 99 of 100 documents take; the one that goes on, too."""
         found = [silence for silence in self.details.silences if silence.length_s >= self.stall_limit_s]
-        last_s = self.details.moments[-1].elapsed_s if self.details.moments else 0.0
-        now_s = float(self.live.get("elapsed_s", 0.0))
-        is_asked = bool(self.live.get("documents", {}).get("in_flight"))
-        if is_asked and self.details.has_samples and now_s - last_s >= self.stall_limit_s:
-            found.append(LongSilence(last_s, now_s))
+        now_s, open_s = float(self.live.get("elapsed_s") or 0.0), float(self.live.get("since_result_s") or 0.0)
+        if open_s >= self.stall_limit_s:
+            found.append(LongSilence(max(0.0, now_s - open_s), now_s))
         return found
 
 

@@ -182,7 +182,6 @@ class Ledger(EngineCounts):
     def progress(self, *, num_queued: int, num_in_flight: int) -> Progress:
         """Where the run stands now. Also takes the reading that later rates are made of."""
         now_s = time.monotonic()
-        self.listening.note_tick(is_idle=num_in_flight == num_queued == 0)
         prompt_rate, output_rate, document_rate = self._rates(now_s)
         stats = self.stats
         left = self._tokens_left()

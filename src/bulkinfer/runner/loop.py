@@ -126,9 +126,11 @@ class Run:
                 self._note_commits()
                 self._check_failures()
                 self._tell()
+            self._note_end()
             self._store.flush()
             self._check_end()
         except BulkinferError as error:
+            self._note_end()
             return error
         return None
 
@@ -187,6 +189,9 @@ class Run:
         self._feed()
         self._store.add_rows(shard.rows, shard.ended_scans)
         self._store.add(shard.failures)
+
+    def _note_end(self) -> None:
+        self._ledger.listening.note_end(is_idle=self._num_in_flight == self._fleet.num_waiting == 0)
 
     def _note_commits(self) -> None:
         while not self._committed.empty():

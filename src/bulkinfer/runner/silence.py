@@ -54,6 +54,18 @@ class Listening:
         if is_idle:
             self._since_s = None
 
+    def note_end(self, *, is_idle: bool) -> None:
+        """The run asks no more: what is open now never ends otherwise, and may be why the run was ended. Safe twice."""
+        now_s = time.monotonic()
+        if not is_idle and self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
+            self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
+        self._since_s = None
+
+    def open_s(self) -> float | None:
+        """How long nothing has come until now; None while nothing is asked. For any thread."""
+        since_s = self._since_s
+        return None if since_s is None else max(0.0, time.monotonic() - since_s)
+
     def take_longest(self) -> Silence:
         """The longest that ended since it was last called; of none, one of no length."""
         longest = Silence(0.0, 0.0)

@@ -21,7 +21,7 @@ MAX_ID_CHARS = 200
 
 @dataclass(slots=True)
 class _Silence:
-    """Since when a count stands still although something is in flight."""
+    """Since when the count of an engine stands still although it has something in flight."""
 
     count: int = 0
     since_s: float = 0.0
@@ -44,7 +44,6 @@ class Standing:
     fleet: Fleet
     queue_capacity: int
     _trend: TrendKeeper = field(default_factory=TrendKeeper)
-    _silence: _Silence = field(default_factory=_Silence)
     _silences: dict[int, _Silence] = field(default_factory=dict)
     """By engine."""
     _last: Progress | None = None
@@ -55,14 +54,15 @@ class Standing:
         ledger, num_in_flight = self.ledger, self.fleet.num_in_flight
         if ledger.first_submit_s is not None:
             self._trend.note(now_s, Counts(ledger.num_asked_outcomes, *ledger.tokens_spent()))
-        self._silence.note(now_s, ledger.num_asked_outcomes, num_in_flight)
+        # What was in flight when its engine died waits to be asked again: nothing comes of it meanwhile.
+        ledger.listening.note_tick(is_idle=num_in_flight == self.fleet.num_waiting == 0)
         engines = tuple(self._look_at(window, now_s) for window in self.fleet.windows)
         self._last = replace(
             ledger.progress(num_queued=len(self.fleet.queue), num_in_flight=num_in_flight),
             phase=RunPhase.STOPPING if is_stopping else decide_phase({engine.phase for engine in engines}),
             queue_capacity=self.queue_capacity,
             window_capacity=sum(engine.window_capacity for engine in engines),
-            since_result_s=self._silence.length_s(),
+            since_result_s=ledger.listening.open_s(),
             slowest=self._find_slowest(),
             trend=self._trend.read(),
             engines=engines,
@@ -75,7 +75,7 @@ class Standing:
         last = self._last
         if last is None:
             return described
-        described |= describe_progress(last) | {"since_result_s": _round(self._silence.length_s())}
+        described |= describe_progress(last) | {"since_result_s": _round(self.ledger.listening.open_s())}
         engine = described["engine"]
         if isinstance(engine, dict) and len(last.engines) > 1:
             replicas = zip(engine["replicas"], last.engines, strict=True)
