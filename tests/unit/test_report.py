@@ -23,6 +23,7 @@ from bulkinfer.report.pictures import Picture, draw_pictures
 from bulkinfer.report.subject import Subject, read_subject
 from bulkinfer.store import CommitLimits, Reader, RemoteReader, RunRecord, Store, TaskRecord, open_reader
 from tests.unit.report_support import (
+    GIB,
     STARTED,
     TASK,
     Told,
@@ -125,6 +126,15 @@ def test_stalls_and_restarts_are_marked(database: Path) -> None:
             assert "Marked: 1 of stalls, 1 of restarts." in picture.chart.alt
     assert subject.stall_limit_s == 10, "documents took 7.2 s in the engine at most"
     assert "30 s" in render_page(subject)
+
+
+def test_memory_of_gpus_is_drawn_where_there_are_any(database: Path) -> None:
+    subject = read(database)
+    moments = [replace(moment, gpu_memory_bytes=5 * GIB) for moment in subject.details.moments]
+    on_gpu = find(replace(subject, details=replace(subject.details, moments=moments)), "Memory")
+    assert find(subject, "Memory").head == ["at", "runner", "engine, at most until then"]
+    assert on_gpu.head == ["at", "runner", "engine, at most until then", "GPU, by whomever"]
+    assert {row[-1] for row in on_gpu.rows} == {"5 GiB"}
 
 
 def test_a_silence_is_no_stall_where_documents_take_that_long(tmp_path: Path) -> None:

@@ -202,18 +202,26 @@ def test_log_longer_than_the_memory_limit_is_read(tmp_path: Path) -> None:
     assert select(database, "select count(*), min(length(output)) from results") == [(1500, 20_000)]
 
 
-def test_killed_while_it_adds_a_table_to_a_database_with_a_log_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("drop", "kept"),
+    [
+        ("drop table scan_ends", "duckdb_tables() where table_name = 'scan_ends'"),
+        ("alter table samples drop column gpu_memory_bytes", "duckdb_columns() where column_name = 'gpu_memory_bytes'"),
+    ],
+)
+def test_killed_while_it_adds_a_table_or_a_column_to_a_database_with_a_log_nothing_is_lost(
+    tmp_path: Path, drop: str, kept: str
+) -> None:
     database = tmp_path / "a.duckdb"
     Store.open(database).close()
     with duckdb.connect(database) as connection:
-        connection.execute("drop table scan_ends")
+        connection.execute(drop)
     assert run_script(_KILLED_OLD_RUN, database, "3") == -signal.SIGKILL
-    assert select(database, "select count(*) from duckdb_tables() where table_name = 'scan_ends'") == [(0,)]
+    assert select(database, f"select count(*) from {kept}") == [(0,)]
     assert run_script(_KILLED_ADDITION, database) == -signal.SIGKILL
     assert wal_path(database).exists()
-    tables = "(select count(*) from duckdb_tables() where table_name = 'scan_ends')"
     for _ in range(2):
-        assert select(database, f"select count(*), {tables} from results") == [(150, 1)]
+        assert select(database, f"select count(*), (select count(*) from {kept}) from results") == [(150, 1)]
         Store.open(database).close()
     assert not wal_path(database).exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from bulkinfer.errors import StoreError
 from bulkinfer.records import RunStatus
-from bulkinfer.store import CommitLimits, Store, commit, samples
+from bulkinfer.store import CommitLimits, Reader, Store, commit, find_runs, read_details, samples
 from bulkinfer.store.samples import SampleClock, interval_s
 from tests.unit.store_support import QUICK, TASK, make_file, make_result, make_run, make_sample, select
 
@@ -149,3 +149,25 @@ def test_an_older_database_gets_the_table_when_it_is_written_and_is_read_without
     store.close()
     assert select(database, "select count(*) from samples") == [(1,)]
     assert select(database, "select count(*) from results") == [(2,)]
+
+
+def test_an_older_table_gets_the_columns_that_it_lacks_and_is_read_without(tmp_path: Path) -> None:
+    database = tmp_path / "a.duckdb"
+    store = open_run(database)
+    store.samples.source = lambda: (make_sample(1.0, gpu_memory_bytes=7), {})
+    store.add([make_result("a")])
+    store.close()
+    with duckdb.connect(database) as connection:
+        connection.execute("alter table samples drop column gpu_memory_bytes")
+    with Reader.open(database) as reader:
+        [run] = find_runs(reader)
+        [moment] = read_details(reader, run, 10).moments
+        assert (moment.elapsed_s, moment.gpu_memory_bytes) == (1, None)
+    store = open_run(database)
+    store.samples.source = lambda: (make_sample(2.0, gpu_memory_bytes=9), {})
+    store.add([make_result("b")])
+    store.close()
+    assert select(database, "select elapsed_s, gpu_memory_bytes from samples order by all") == [(1, None), (2, 9)]
+    with Reader.open(database) as reader:
+        [run] = find_runs(reader)
+        assert [moment.gpu_memory_bytes for moment in read_details(reader, run, 10).moments] == [9]

@@ -84,15 +84,13 @@ def _over_time(subject: Subject) -> Iterator[Picture]:
             _Line("active in the engine", of_moment=lambda m: m.active),
         ],
     )
-    yield _draw_readings(
-        subject,
-        "Memory",
-        Axis("resident memory", Unit.BYTES),
-        [
-            _Line("runner", of_moment=lambda m: m.runner_memory_bytes),
-            _Line("engine, at most until then", of_moment=lambda m: m.engine_memory_bytes),
-        ],
-    )
+    memory = [
+        _Line("runner", of_moment=lambda m: m.runner_memory_bytes),
+        _Line("engine, at most until then", of_moment=lambda m: m.engine_memory_bytes),
+    ]
+    if any(moment.gpu_memory_bytes for moment in subject.details.moments):
+        memory.append(_Line("GPU, by whomever", of_moment=lambda m: m.gpu_memory_bytes))
+    yield _draw_readings(subject, "Memory", Axis("memory in use", Unit.BYTES), memory)
     yield _draw_rates(
         subject,
         "KV cache and prefix cache",

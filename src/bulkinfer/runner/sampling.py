@@ -34,6 +34,7 @@ def take_sample(ledger: Ledger, num_queued: int, num_in_flight: int) -> tuple[Sa
         output_tokens=ledger.output_tokens,
         runner_memory_bytes=psutil.Process().memory_info().rss,
         engine_memory_bytes=ledger.peak_engine_memory_bytes,
+        gpu_memory_bytes=stats.gpu_memory_bytes if stats else 0,
         silence_s=silence.length_s,
         silence_ended_s=silence.ended_s,
     )

@@ -10,6 +10,10 @@ create table if not exists samples(
     run_id uuid not null, seq bigint not null, sampled_at timestamptz not null, elapsed_s double not null,
     read bigint, succeeded bigint, failed bigint, queued bigint, in_flight bigint, active bigint, kv_cache_usage float,
     preemptions bigint, restarts bigint, engine_steps bigint, prompt_tokens bigint, cached_tokens bigint,
-    output_tokens bigint, runner_memory_bytes bigint, engine_memory_bytes bigint, silence_s float, silence_ended_s double,
+    output_tokens bigint, runner_memory_bytes bigint, engine_memory_bytes bigint, gpu_memory_bytes bigint,
+    silence_s float, silence_ended_s double,
     settings json  -- of the engine, where they are others than in the line before
 );
+
+-- Columns that came after the table; databases in use have it without them.
+alter table samples add column if not exists gpu_memory_bytes bigint;

@@ -225,12 +225,12 @@ def _create(path: Path) -> None:
 def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> None:
     """What schema.sql has got since the database was made.
 
-    Folded into the file at once, as all DDL. Killed before that, the table is in the log behind the commits of a killed
-    run, and is read from there like them.
+    Tables, and columns of them. Folded into the file at once, as all DDL. Killed before that, they are in the log
+    behind the commits of a killed run, and are read from there like them.
     """
     try:
-        names = {name for (name,) in connection.execute("select table_name from duckdb_tables()").fetchall()}
-        if not names >= {"scan_ends", "samples"}:
+        found = connection.execute("select table_name, column_name from duckdb_columns()").fetchall()
+        if not set(found) >= {("scan_ends", "scan_id"), ("samples", "gpu_memory_bytes")}:
             connection.execute(_read_sql("additions.sql"))
             connection.execute("checkpoint")
     except duckdb.Error as error:

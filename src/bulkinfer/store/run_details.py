@@ -73,6 +73,8 @@ class Moment:
     runner_memory_bytes: int | None = None
     """The most that was seen; likewise the next."""
     engine_memory_bytes: int | None = None
+    gpu_memory_bytes: int | None = None
+    """The most; None where the database has no such column yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +160,11 @@ _FAILURES = """
     select code, count(*) from failures where run_id = $run::uuid group by code order by count(*) desc, code
 """
 _IN_ENGINE = "select approx_quantile(total_s - queue_s, 0.99) from results where run_id = $run::uuid"
-_HAS_SAMPLES = "select count(*) from duckdb_tables() where table_name = 'samples'"
+_COLUMNS = "select column_name from duckdb_columns() where table_name = 'samples'"
 _SAMPLES = """
     select max(elapsed_s), max(succeeded), max(failed), max(prompt_tokens), max(output_tokens), max(cached_tokens),
         max(read), avg(queued), avg(in_flight), avg(active), max(kv_cache_usage)::double, max(preemptions),
-        max(restarts), max(engine_steps), max(runner_memory_bytes), max(engine_memory_bytes)
+        max(restarts), max(engine_steps), max(runner_memory_bytes), max(engine_memory_bytes), {gpu_memory}
     from samples s, (
         select greatest(max(elapsed_s), 1e-3) / $most as width from samples where run_id = $run::uuid
     ) w
@@ -271,8 +273,10 @@ def read_spread(reader: Reports, run_id: UUID) -> Spread:
 
 def _read_moments(reader: Reports, keys: Mapping[str, JsonValue]) -> tuple[list[Moment], bool]:
     limits = {**keys, "most": MAX_MOMENTS}
-    ((num_tables,),) = list(reader.select(_HAS_SAMPLES, {}))
-    moments = [Moment(*line) for line in reader.select(_SAMPLES, limits)] if num_tables else []
+    columns = {name for (name,) in reader.select(_COLUMNS, {})}
+    gpu_memory = "max(gpu_memory_bytes)" if "gpu_memory_bytes" in columns else "null"
+    samples = _SAMPLES.format(gpu_memory=gpu_memory)
+    moments = [Moment(*line) for line in reader.select(samples, limits)] if columns else []
     if moments:
         return moments, True
     return [Moment(*line) for line in reader.select(_COMMITS, limits)], False

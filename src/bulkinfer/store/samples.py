@@ -54,6 +54,8 @@ class Sample:
     """Resident now."""
     engine_memory_bytes: int
     """The most that was resident so far."""
+    gpu_memory_bytes: int = 0
+    """In use on the engines' GPUs at the last reading, by whomever; 0 without one."""
     silence_s: float = 0.0
     """The longest time without an outcome since the line before, while documents were in flight."""
     silence_ended_s: float = 0.0
