@@ -6,11 +6,12 @@ import sys
 
 import pytest
 
+from bulkinfer.metrics import MetricsOptions, open_metrics
 from bulkinfer.metrics import otlp as otlp_module
 from bulkinfer.metrics.catalogue import CATALOGUE
 from tests.cli_support import Called, call
 from tests.conftest import JobFolder, make_documents
-from tests.metrics_support import read_samples
+from tests.metrics_support import LABELS_OF_TEST, STARTED, read_samples
 from tests.otlp_support import Collector, attributes_of, run_collector
 
 TRUNCATED = {"match": "document 3 ", "kind": "truncate"}
@@ -157,6 +158,21 @@ def test_a_collector_that_refuses_is_one_warning(
     [warning] = warnings
     assert "Failed to export" in warning["message"], "not that it is tried again"
     assert logging.getLogger("opentelemetry").handlers == []
+
+
+def test_a_trace_of_a_run_that_a_bug_ended_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with run_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/v1/traces")
+
+        def run() -> None:
+            with open_metrics(MetricsOptions(), LABELS_OF_TEST, lambda _: None) as sink:
+                sink(STARTED)
+                raise AssertionError("a bug")
+
+        with pytest.raises(AssertionError, match="a bug"):
+            run()
+    [span] = collector.spans()
+    assert (span.name, span.status.code) == ("bulkinfer.run", 2)
 
 
 def test_a_collector_that_is_not_there_is_one_warning(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

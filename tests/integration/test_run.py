@@ -12,7 +12,7 @@ import pytest
 from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
-from bulkinfer.events import EngineRestarting, EngineStarting, Progress, Warned
+from bulkinfer.events import EngineRestarting, EngineStarting, Progress, RunStarted, Warned
 from bulkinfer.records import Completion, Only, Outcome, Rejection
 from bulkinfer.runner import RunOptions, RunReport
 from bulkinfer.runner.fleet import Fleet
@@ -557,6 +557,8 @@ def test_a_run_that_can_have_no_socket_says_so_and_goes_on(folder: JobFolder) ->
     [warning] = [event.message for event in folder.events if isinstance(event, Warned)]
     assert "out.duckdb.sock: no socket can be made" in warning
     assert "work after the run" in warning
+    kinds = [type(event) for event in folder.events]
+    assert kinds.index(RunStarted) < kinds.index(Warned), "so that a log line of it names the run"
 
 
 def test_shards_join_without_a_dip(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,7 @@ def test_documents_are_counted_by_what_became_of_them() -> None:
     tally.take(EngineRestarting("died", 3, 1.0))
     tally.take(Cancelled(7))
     samples = read_samples(tally)
+    assert "bulkinfer_database_size_bytes" not in samples, "nobody knows it yet"
     assert samples["bulkinfer_documents_answered_total"] == 2
     failed = {key[1]: samples[key] for key in labelled(samples, "bulkinfer_documents_failed_total") if samples[key]}
     assert failed == {"truncated": 1, "prompt_too_long": 1, "unreadable_row": 1}

@@ -763,6 +763,7 @@ def test_an_empty_queue_is_not_the_end_while_more_may_come() -> None:
     bench.window.poll(0.0)
     bench.window.feed(queue)
     assert (bench.window.num_waiting, bench.window.num_in_flight) == (2, 1), "the prompt of our own"
+    assert bench.window.num_documents == 0, "which is no document"
 
 
 @pytest.mark.parametrize("is_raised_by_start", [False, True])

@@ -175,7 +175,9 @@ ENGINE_MEMORY = _gauge("engine_memory", "By", "Peak resident memory of the engin
 GPU_MEMORY = _gauge("gpu_memory", "By", "In use on the engines' GPUs, by whomever; 0 without one.")
 
 COMMIT_TIME = _histogram("commit_time", "s", "One transaction, until it is on disk.", _COMMITS)
-DATABASE_SIZE = _gauge("database_size", "By", "Size of the database, its write-ahead log included.")
+DATABASE_SIZE = _gauge(
+    "database_size", "By", "Size of the database, its write-ahead log included; absent until the first commit."
+)
 
 CATALOGUE = (
     *(RUN_INFO, RUN_STATUS, RUN_START, RUN_END, RUN_EXIT_CODE, LAST_UPDATE),

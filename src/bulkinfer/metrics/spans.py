@@ -46,6 +46,7 @@ class RunSpans:
         self._context = set_span_in_context(self._run)
         self._loads: dict[int, Span] = {}
         self._shard: Span | None = None
+        self._has_ended = False
 
     def take(self, event: Event) -> None:
         """Take one event."""
@@ -84,6 +85,7 @@ class RunSpans:
             case Warned():
                 self._note("bulkinfer.warning")
             case RunEnded(status):
+                self._has_ended = True
                 self._run.set_attribute("bulkinfer.status", status.value)
                 self._run.set_attribute("bulkinfer.exit_code", read_exit_code(event))
                 self._run.set_status(StatusCode.OK if status is RunStatus.COMPLETED else StatusCode.ERROR)
@@ -93,6 +95,8 @@ class RunSpans:
         self._end_shard()
         for engine in tuple(self._loads):
             self._end_load(engine, fault="run_ended")
+        if not self._has_ended:
+            self._run.set_status(StatusCode.ERROR, "bug")
         self._run.end()
         self._provider.shutdown()
 

@@ -151,7 +151,7 @@ class Tally:
         for outcome in ("result", "failure"):
             self._set(c.DOCUMENTS_COMMITTED, 0, outcome)
         self._set(c.RUN_START, self.start_s)
-        for gauge in (c.DOCUMENTS_TO_DO, c.INPUT_READ, c.RUNNER_MEMORY, c.ENGINE_MEMORY, c.GPU_MEMORY, c.DATABASE_SIZE):
+        for gauge in (c.DOCUMENTS_TO_DO, c.INPUT_READ, c.RUNNER_MEMORY, c.ENGINE_MEMORY, c.GPU_MEMORY):
             self._set(gauge, 0)
         self._set_idle()
 

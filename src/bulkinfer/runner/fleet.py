@@ -65,6 +65,11 @@ class Fleet:
         return sum(window.num_in_flight for window in self._live)
 
     @property
+    def num_documents(self) -> int:
+        """Those of them that are documents: what people are told."""
+        return sum(window.num_documents for window in self._live)
+
+    @property
     def num_waiting(self) -> int:
         """Requests that wait here: in the queue, or to be submitted again."""
         return len(self.queue) + len(self._again) + sum(window.num_held for window in self._live)

@@ -136,8 +136,8 @@ class Run:
 
     def report(self, error: BulkinferError | None) -> RunReport:
         """Close the run in the store and say how it ended. That the store failed outweighs whatever ended the run."""
-        if self._num_in_flight:
-            self._emit(Cancelled(self._num_in_flight))
+        if num_documents := self._fleet.num_documents:
+            self._emit(Cancelled(num_documents))
         self._stop_helpers()
         try:
             self._store.flush()
@@ -167,7 +167,7 @@ class Run:
     def _obey_signals(self) -> None:
         if self._stop.is_set and self._ending is None:
             self._drain(Interrupted(self._stop.received[0]))
-            self._emit(Draining(self._stop.received[0], self._num_in_flight, self._grace_s))
+            self._emit(Draining(self._stop.received[0], self._fleet.num_documents, self._grace_s))
 
     def _take_shard(self) -> None:
         """Take the prepared shard over once the last one has gone into the queue, and let the next be prepared."""
@@ -256,7 +256,7 @@ class Run:
         limit, ledger = self._failure_limit, self._ledger
         num_failed = ledger.num_failed if limit.count is not None else ledger.expect_failures()
         if is_over_limit(limit, num_failed, ledger.num_to_do, is_final=False):
-            self._emit(Draining(None, self._num_in_flight, self._grace_s))
+            self._emit(Draining(None, self._fleet.num_documents, self._grace_s))
             self._drain(self._too_many_failures(ledger.num_failed, ledger.num_outcomes))
 
     def _tell(self, *, is_last: bool = False) -> None:
@@ -298,11 +298,12 @@ class Run:
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
         planner = create_planner(plan, self._options, scans, store)
         store.status_source = self._describe_status
-        store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._num_in_flight)
+        store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._fleet.num_documents)
+        warning = None
         try:
             store.listen(plan.job.spec.output.client_timeout_s)
         except StoreError as error:
-            self._emit(Warned(f"{error}; `query`, `failures` and `export` work after the run"))
+            warning = Warned(f"{error}; `query`, `failures` and `export` work after the run")
         self._emit(
             RunStarted(
                 name,
@@ -313,6 +314,8 @@ class Run:
                 self._ledger.input_size_bytes,
             )
         )
+        if warning:  # after the beginning, which names the run
+            self._emit(warning)
         return planner
 
     def _stop_helpers(self) -> None:

@@ -58,7 +58,7 @@ class Standing:
         ledger.listening.note_tick(is_idle=num_in_flight == self.fleet.num_waiting == 0)
         engines = tuple(self._look_at(window, now_s) for window in self.fleet.windows)
         self._last = replace(
-            ledger.progress(num_queued=len(self.fleet.queue), num_in_flight=num_in_flight),
+            ledger.progress(num_queued=len(self.fleet.queue), num_in_flight=self.fleet.num_documents),
             phase=RunPhase.STOPPING if is_stopping else decide_phase({engine.phase for engine in engines}),
             queue_capacity=self.queue_capacity,
             window_capacity=sum(engine.window_capacity for engine in engines),
@@ -71,7 +71,7 @@ class Standing:
 
     def describe(self) -> dict[str, JsonValue]:
         """For the status file and for who asks through the socket; what changes slowly is of the last look."""
-        described = describe_counts(self.ledger, len(self.fleet.queue), self.fleet.num_in_flight)
+        described = describe_counts(self.ledger, len(self.fleet.queue), self.fleet.num_documents)
         last = self._last
         if last is None:
             return described
@@ -90,7 +90,7 @@ class Standing:
             replica=window.replica,
             phase=EnginePhase.GIVEN_UP if counts.is_retired else window.phase,
             num_documents=counts.num_documents,
-            num_in_flight=window.num_in_flight,
+            num_in_flight=window.num_documents,
             window_capacity=window.capacity,
             num_active=counts.num_active,
             kv_cache_usage=counts.stats.kv_cache_usage if counts.stats else 0.0,

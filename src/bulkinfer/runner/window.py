@@ -111,6 +111,11 @@ class Window:
         return len(self._in_flight)
 
     @property
+    def num_documents(self) -> int:
+        """Those of them that are documents, and not a prompt of our own."""
+        return len(self._in_flight) - self._is_probing
+
+    @property
     def num_waiting(self) -> int:
         """Requests that wait here to be submitted again."""
         return len(self.again) + self.num_held
