@@ -126,6 +126,8 @@ def test_every_alert_says_what_happened_and_how_grave_it_is() -> None:
         assert rule["annotations"]["summary"]
     names = [rule["alert"] for rule in list_rules()]
     assert len(names) == len(set(names)) > 8
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `(Bulkinfer\w+)` \| \S", page, re.MULTILINE) == names, "what to do with each"
 
 
 def test_the_rules_fire_when_they_should(tmp_path: Path) -> None:
