@@ -9,7 +9,7 @@ TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check format test test-fast test-airflow test-browser soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas bench-simulation lock sample-data schema clean
+.PHONY: help setup demo check format test test-fast test-airflow test-browser test-alerts soak fuzz scale bench bench-start bench-quick bench-steps bench-peers bench-replicas bench-simulation lock sample-data schema clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,6 +67,16 @@ test-browser: $(READY) ## Look at reports in a real Chromium without a window; i
 	  $$as_root apt-get update -qq && $$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; \
 	} || { echo "test-browser needs Chromium, and apt could not install it: install chromium by hand" >&2; exit 1; }
 	$(BIN)/python -m pytest -m browser tests/browser
+
+# promtool is one program without needs of its own: it is taken out of Debian's package, and no server is installed.
+test-alerts: $(READY) ## Try the alert rules with promtool; fetches it with apt where it is missing
+	@command -v promtool >/dev/null || test -x .promtool/usr/bin/promtool || { \
+	  echo "fetching promtool with apt"; \
+	  mkdir -p .promtool && cd .promtool && { apt-get download -qq prometheus 2>/dev/null \
+	    || { if [ "$$(id -u)" = 0 ]; then apt-get update -qq; else sudo apt-get update -qq; fi && apt-get download -qq prometheus; }; } \
+	  && dpkg -x prometheus_*.deb . ; \
+	} || { echo "test-alerts needs promtool, and apt could not fetch it: install prometheus by hand" >&2; exit 1; }
+	PATH="$$PATH:$(CURDIR)/.promtool/usr/bin" $(BIN)/python -m pytest tests/unit/test_grafana.py
 
 soak: setup ## Kill runs hundreds of times, a quarter of an hour; SEED=, KILLS=, ENGINE=both|simulated|vllm
 	$(BIN)/python -m tests.crash.soak $(if $(SEED),--seed $(SEED)) $(if $(KILLS),--kills $(KILLS)) $(if $(ENGINE),--engine $(ENGINE))

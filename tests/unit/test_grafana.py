@@ -134,7 +134,7 @@ def test_the_rules_fire_when_they_should(tmp_path: Path) -> None:
     """By Prometheus' own tool, where it is installed."""
     promtool = shutil.which("promtool")
     if promtool is None:
-        pytest.skip("promtool is not installed (Debian: prometheus)")
+        pytest.skip("promtool is not installed (make test-alerts)")
     shutil.copy(FOLDER / "alerts.yaml", tmp_path)
     shutil.copy(RULE_TESTS, tmp_path)
     for command in (["check", "rules", "alerts.yaml"], ["test", "rules", RULE_TESTS.name]):
