@@ -20,6 +20,7 @@ import yaml
 
 from tests.cli_support import call
 from tests.conftest import JobFolder
+from tests.otlp_support import run_collector
 
 LIMIT_S = 90.0
 SYSTEM, USER, DOCUMENT = "zqsystemmarker", "zqusermarker", "zqdocumentmarker"
@@ -162,21 +163,43 @@ def find_markers(content: bytes, answers: set[str]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("arguments", "on_terminal", "in_child"),
-    [(["--json"], False, False), (["--quiet"], False, False), ([], False, False), ([], True, True)],
-    ids=["json", "quiet", "plain", "terminal and child"],
+    [
+        (["--json"], False, False),
+        (["--quiet"], False, False),
+        ([], False, False),
+        ([], True, True),
+        (["--log-format", "json", "--metrics-file", "{folder}/job.prom"], False, False),
+    ],
+    ids=["json", "quiet", "plain", "terminal and child", "log and metrics"],
 )
 def test_a_run_shows_no_prompt_no_document_and_no_answer(
     folder: JobFolder, tmp_path: Path, answers: set[str], arguments: list[str], on_terminal: bool, in_child: bool
 ) -> None:
     prepare(folder, in_child=in_child)
     temporary = tmp_path.parent / f"{tmp_path.name}-tmp"
-    watch, printed = run_watched(folder, temporary, "run", str(folder.job_path), *arguments, on_terminal=on_terminal)
+    named = [argument.format(folder=folder.path) for argument in arguments]
+    watch, printed = run_watched(folder, temporary, "run", str(folder.job_path), *named, on_terminal=on_terminal)
     assert read_answers(folder) == answers
     assert find_markers(printed, answers) == []
     assert (watch.num_children > 0) == in_child
     assert any(name.endswith(b"out.duckdb.status.json") for name in watch.seen)
+    assert any(name.endswith(b"job.prom") for name in watch.seen) == ("--metrics-file" in arguments)
     for content in watch.seen:
         assert find_markers(content, answers) == [], content[:2000]
+
+
+def test_what_is_sent_to_a_collector_holds_none(
+    folder: JobFolder, answers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(folder, in_child=False)
+    with run_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        call("run", str(folder.job_path), "--json")
+    assert collector.traces
+    assert collector.metrics
+    sent = [request.SerializeToString() for request in collector.traces]
+    sent += [request.SerializeToString() for request in collector.metrics]
+    assert find_markers(b"".join(sent), answers) == []
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,17 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert "bulkinfer_run_info" in (tmp_path / "real" / "job.prom").read_text()
 
 
+def test_the_name_of_a_link_is_what_node_exporter_sees(tmp_path: Path) -> None:
+    (tmp_path / "job.prom").symlink_to(tmp_path / "target")
+    with open_metrics(MetricsOptions(file=tmp_path / "job.prom"), LABELS_OF_TEST, lambda _: None) as sink:
+        sink(STARTED)
+    assert "bulkinfer_run_info" in (tmp_path / "target").read_text()
+    (tmp_path / "link").symlink_to(tmp_path / "other.prom")
+    options = MetricsOptions(file=tmp_path / "link")
+    with pytest.raises(JobError, match=r"must end in \.prom"), open_metrics(options, LABELS_OF_TEST, print):
+        raise AssertionError("the run has begun")
+
+
 def make_other(folder: Path) -> Path:
     """A file of somebody else."""
     path = folder / "other.prom"
@@ -150,6 +161,7 @@ def make_pipe(folder: Path) -> Path:
         (lambda folder: folder / "none" / "job.prom", "cannot be written: No such file or directory"),
         (lambda _: Path("/proc/job.prom"), "cannot be written"),
         (make_other, "holds something else"),
+        (lambda folder: folder / f"{'n' * 235}.prom", "cannot be written: File name too long"),
         (make_pipe, "is not a file"),
     ],
 )

@@ -4,6 +4,7 @@ import errno
 import math
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +68,8 @@ class MetricsFile:
     def __init__(self, path: Path, registry: CollectorRegistry) -> None:
         self._path = os.path.realpath(path)  # where a link leads, so that the link stays
         self._registry = registry
+        if path.suffix != ".prom":  # of the name that node_exporter sees
+            raise JobError(f"--metrics-file {path}: must end in .prom: node_exporter reads no others")
         try:
             self._check(Path(self._path))
         except OSError as error:
@@ -91,8 +94,6 @@ class MetricsFile:
         write_to_textfile(self._path, self._registry)
 
     def _check(self, path: Path) -> None:
-        if path.suffix != ".prom":
-            raise JobError(f"--metrics-file {path}: must end in .prom: node_exporter reads no others")
         if path.exists():
             if not path.is_file():
                 raise JobError(f"--metrics-file {path}: is not a file")
@@ -100,7 +101,9 @@ class MetricsFile:
                 begin = file.read(len(_FIRST_BYTES))
             if begin not in {b"", _FIRST_BYTES}:
                 raise JobError(f"--metrics-file {path}: holds something else than bulkinfer's metrics; name another")
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}."):
+        # As long a name as the library's own for it, with a process and a thread in it.
+        name = f"{path.name}.{os.getpid()}.{threading.get_ident()}"
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=name):
             pass
 
 
