@@ -131,6 +131,23 @@ def test_a_rate_that_can_never_be_served_ends_and_is_told() -> None:
     assert point.num_unanswered == pytest.approx(600, rel=0.15)
 
 
+def test_what_the_engine_refuses_is_no_overload() -> None:
+    """Half of the prompts are longer than the context, and the engine is always full."""
+    point = measure(
+        num_slots=1,
+        seconds_per_token=1.0,
+        output_tokens=1,
+        duration_s=2_000,
+        rate_per_s=1.9,
+        mix={Kind.SHORT: 0.5, Kind.LONG: 0.5},
+        load=make_load(long_chars=20_000, max_tokens=1),
+        queue_size=1_000,
+    ).point
+    assert point.refused["prompt_too_long"] > 1_000
+    assert point.mean_active > 0.9
+    assert not point.is_overloaded
+
+
 def test_a_line_without_end_ends_the_point() -> None:
     point = measure(
         num_slots=1, seconds_per_token=1.0, output_tokens=1, duration_s=10_000, rate_per_s=1000.0, queue_size=5

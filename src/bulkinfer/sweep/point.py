@@ -231,7 +231,7 @@ class Tally:
             is_complete=is_complete,
             is_overloaded=is_full
             and settings.rate_per_s is not None
-            and max(growth, self.refused.total() - self.retries) > max(5, self.arrived // 10),
+            and max(growth, self.refused["queue_full"] - self.retries) > max(5, self.arrived // 10),
             num_arrived=self.arrived,
             num_completed=self.num_completed,
             num_cut=self.cut,
