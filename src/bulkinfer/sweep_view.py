@@ -37,11 +37,16 @@ def describe_comparison(found: Mapping[str, Any], other: Mapping[str, Any], name
     """Two sweeps side by side, point by point; a change is from the second to the first."""
     yield ""
     yield f"compared: {names[0]} ({found['model']}) with {names[1]} ({other['model']})"
-    others = {_key(point): point for point in other["points"]}
-    ours = {_key(point): point for point in found["points"]}
+    names_of_key = _find_varied(found, other)
+    others = {_key(point, names_of_key): point for point in other["points"]}
+    ours = {_key(point, names_of_key): point for point in found["points"]}
     keys = sorted(ours | others, key=lambda key: tuple(value or 0 for value in key))
+    above: tuple[Any, ...] = (None, None)
     yield f"{'at once':>7} {'rate':>5}   {'req/s':>7} {'other':>7} {'':>7}   {'p95':>7} {'other':>7} {'':>7}   refused"
     for key in keys:
+        if key[:2] != above:
+            yield _say_group(*key[:2])
+            above = key[:2]
         yield _compare(key, ours.get(key), others.get(key))
     pairs = zip_longest(_describe_limits(found), _describe_limits(other), fillvalue="")
     yield ""
@@ -169,13 +174,14 @@ def _describe_recommendation(found: Mapping[str, Any]) -> Iterator[str]:
 
 def _compare(key: tuple[Any, ...], one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> str:
     rates = [None if point is None else point["throughput"]["requests_per_s"] for point in (one, other)]
-    p95s = [None if point is None else point["latency_s"]["total"]["p95"] for point in (one, other)]
+    p95s = [None if point is None else point["p95_s"] for point in (one, other)]
     refused = ["-" if point is None else f"{point['requests']['refused']:,}" for point in (one, other)]
     shown = [f"{'-' if rate is None else f'{rate:.3g}':>7}" for rate in rates]
     seconds = [f"{_say_s(p95):>7}" for p95 in p95s]
-    rate = "-" if key[1] is None else f"{key[1]:g}"
+    concurrency, rate_per_s = key[2:]
+    rate = "-" if rate_per_s is None else f"{rate_per_s:g}"
     return (
-        f"{key[0]:>7} {rate:>5}   {' '.join(shown)} {_change(*rates):>7}   {' '.join(seconds)} {_change(*p95s):>7}"
+        f"{concurrency:>7} {rate:>5}   {' '.join(shown)} {_change(*rates):>7}   {' '.join(seconds)} {_change(*p95s):>7}"
         f"   {refused[0]} / {refused[1]}"
     )
 
@@ -187,8 +193,22 @@ def _describe_limits(found: Mapping[str, Any]) -> list[str]:
     return [line.partition("  #")[0] for line in recommendation["yaml"].splitlines()]
 
 
-def _key(point: Mapping[str, Any]) -> tuple[int, float | None]:
-    return point["concurrency"], point["rate_per_s"]
+def _find_varied(*sweeps: Mapping[str, Any]) -> set[str]:
+    """What points of one sweep differ in, beside their load; what all of a sweep have alike may be what is compared."""
+    names = ("max_num_batched_tokens", "reserve")
+    return {name for name in names for found in sweeps if len({point[name] for point in found["points"]}) > 1}
+
+
+def _key(point: Mapping[str, Any], varied: set[str]) -> tuple[int | None, float | None, int, float | None]:
+    tokens, reserve = (point[name] if name in varied else None for name in ("max_num_batched_tokens", "reserve"))
+    return tokens, reserve, point["concurrency"], point["rate_per_s"]
+
+
+def _say_group(tokens: int | None, reserve: float | None) -> str:
+    parts = [] if tokens is None else [f"{tokens:,} tokens a step"]
+    if reserve is not None:
+        parts.append(f"reserve {100 * reserve:g} %")
+    return ", ".join(parts) or "the others"
 
 
 def _change(one: float | None, other: float | None) -> str:

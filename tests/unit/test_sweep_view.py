@@ -1,8 +1,10 @@
 """What people read of a sweep: rows that fit, marks, notes, two sweeps side by side, pictures of all of it."""
 
+from dataclasses import replace
 from typing import Any
 
 from bulkinfer.charts import LineChart
+from bulkinfer.records import Latency, Percentiles
 from bulkinfer.sweep.capacity import recommend
 from bulkinfer.sweep.load import Load
 from bulkinfer.sweep.options import SweepOptions
@@ -61,6 +63,51 @@ def test_two_sweeps_are_laid_side_by_side_point_by_point() -> None:
     assert all(len(line) <= 80 for line in lines[2:])
 
 
+def with_reserve(point: Point, reserve: float, batched_tokens: int | None = None) -> Point:
+    return replace(point, settings=replace(point.settings, reserve=reserve, batched_tokens=batched_tokens))
+
+
+def test_points_of_each_reserve_and_step_size_are_compared_with_their_like() -> None:
+    points = [
+        with_reserve(make_point(4, rate, 1.0), reserve, tokens)
+        for rate, reserve, tokens in ((1.0, 0.0, 512), (2.0, 0.5, 512), (3.0, 0.0, 8192), (4.0, 0.5, 8192))
+    ]
+    lines = list(describe_comparison(make_found(points), make_found(points), ("this", "other.json")))
+    assert lines[3:11:2] == [
+        f"{tokens} tokens a step, reserve {reserve} %" for tokens in ("512", "8,192") for reserve in (0, 50)
+    ]
+    assert [line.split()[2:4] for line in lines[4:11:2]] == [[rate, rate] for rate in "1234"]
+
+
+def test_sweeps_of_one_step_size_each_are_laid_side_by_side() -> None:
+    ours, others = (make_found([make_point(4, 3.0, 1.0, batched_tokens=tokens)]) for tokens in (512, 8192))
+    lines = list(describe_comparison(ours, others, ("this", "other.json")))
+    assert lines[3].split()[:4] == ["4", "-", "3", "3"]
+
+
+def test_sweeps_are_compared_by_the_p95_that_points_are_judged_by() -> None:
+    found = make_found([make_point(4, 3.0, 1.25)])
+    found["points"][0]["latency_s"]["total"]["p95"] = 9.0
+    lines = list(describe_comparison(found, found, ("this", "other.json")))
+    assert "1.25 s" in lines[3]
+
+
+def test_the_parts_and_kinds_of_each_reserve_are_lines_of_their_own() -> None:
+    latency = Latency(*[Percentiles(1.0, 2.0, 3.0)] * 3)
+    points = [
+        replace(with_reserve(point, reserve), latency=latency, latency_by_kind={"short": latency, "long": latency})
+        for point in CLOSED[:2]
+        for reserve in (0.0, 0.25)
+    ]
+    _, _, parts, kinds = make_charts(make_found(points))
+    assert isinstance(parts, LineChart)
+    assert isinstance(kinds, LineChart)
+    assert len(parts.series) == 6
+    assert [series.name for series in kinds.series] == [
+        f"{kind}, reserve {reserve}%" for reserve in (0, 25) for kind in ("long", "short")
+    ]
+
+
 def test_the_chart_has_the_points_and_the_marks() -> None:
     chart = make_charts(make_found(CLOSED))[0]
     assert isinstance(chart, LineChart)
@@ -81,8 +128,6 @@ def test_two_sweeps_are_drawn_over_each_other_only_where_the_axes_are_the_same()
 
 
 def test_each_reserve_is_a_line_of_its_own() -> None:
-    from dataclasses import replace
-
     points = [
         replace(point, settings=replace(point.settings, reserve=reserve))
         for point in CLOSED[:2]

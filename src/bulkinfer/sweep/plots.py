@@ -1,6 +1,6 @@
 """A sweep as pictures: p95 against throughput, and what the p95 is made of. Two sweeps lie over each other."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bulkinfer.charts import Axis, Chart, LineChart, Look, Mark, Series, Unit
@@ -85,13 +85,13 @@ def _chart_throughput(sweeps: Sequence[tuple[str, Mapping[str, Any]]]) -> LineCh
 
 def _chart_parts(found: Mapping[str, Any]) -> LineChart:
     points = found["points"]
-    places = found["series"][0]["points"] if found["series"] else []
     lines = [
         Series(
-            shown,
+            _name_part(shown, found, places),
             [(_find_load(points[place]), points[place]["latency_s"][name]["p95"]) for place in places],
             Look.LINE_WITH_POINTS,
         )
+        for places in _iter_places(found)
         for name, shown in _PARTS
     ]
     return LineChart(
@@ -105,11 +105,10 @@ def _chart_parts(found: Mapping[str, Any]) -> LineChart:
 
 def _chart_kinds(found: Mapping[str, Any]) -> LineChart:
     points = found["points"]
-    places = found["series"][0]["points"]
-    kinds = sorted({kind for place in places for kind in points[place]["latency_by_kind_s"]})
+    kinds = sorted({kind for point in points for kind in point["latency_by_kind_s"]})
     lines = [
         Series(
-            kind,
+            _name_part(kind, found, places),
             [
                 (_find_load(points[place]), points[place]["latency_by_kind_s"][kind]["total"]["p95"])
                 for place in places
@@ -117,6 +116,7 @@ def _chart_kinds(found: Mapping[str, Any]) -> LineChart:
             ],
             Look.LINE_WITH_POINTS,
         )
+        for places in _iter_places(found)
         for kind in kinds
     ]
     return LineChart(
@@ -126,6 +126,16 @@ def _chart_kinds(found: Mapping[str, Any]) -> LineChart:
         lines,
         alt="p95 of the whole time by kind of request, by load",
     )
+
+
+def _iter_places(found: Mapping[str, Any]) -> Iterator[Sequence[int]]:
+    return (series["points"] for series in found["series"])
+
+
+def _name_part(shown: str, found: Mapping[str, Any], places: Sequence[int]) -> str:
+    if len(found["series"]) == 1:
+        return shown
+    return f"{shown}, {_name_series('', found, found['points'][places[0]], has_others=False)}"
 
 
 def _has_kinds(found: Mapping[str, Any]) -> bool:
