@@ -153,6 +153,20 @@ def test_a_job_that_rejects_needs_no_flag(job: Path) -> None:
     assert found["points"][0]["requests"]["refused"] > 0
 
 
+def test_a_job_with_a_reserve_is_told_that_it_was_measured_whole(job: Path) -> None:
+    reserve = ("--concurrency", "1", "--set", "limits.reserve=25%")
+    assert any("measured whole, and a run has 75 %" in note for note in sweep_json(job, *reserve)["notes"])
+    found = sweep_json(job, *reserve, "--low", "long")
+    assert not any("measured whole" in note for note in found["notes"])
+    assert found["recommendation"]["limits"]["reserve"] == 0.25
+
+
+def test_a_simulated_job_is_not_told_a_setting_of_vllm(job: Path) -> None:
+    found = sweep_json(job, "--concurrency", "1,2", "--set", "engine.simulated.max_num_batched_tokens=4096")
+    assert {point["max_num_batched_tokens"] for point in found["points"]} == {None}
+    assert "vllm" not in found["recommendation"]["yaml"]
+
+
 def test_what_if_is_said_beside_what_was_measured(job: Path) -> None:
     found = sweep(job, "--concurrency", "1,4", "--what-if", "16", "--duration", "60")
     assert found.exit_code == 0, found.stderr

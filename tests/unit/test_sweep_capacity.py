@@ -82,7 +82,7 @@ POINTS = [
 
 
 def test_the_knee_is_recommended_with_room_left() -> None:
-    found, _ = recommend(POINTS, headroom=0.2, target_p95_s=None, is_rejecting=True)
+    found, _ = recommend(POINTS, headroom=0.2, target_p95_s=None, is_rejecting=False)
     assert found is not None
     assert found.max_concurrency == 4
     assert found.requests_per_s == pytest.approx(2.4)
@@ -95,6 +95,32 @@ def test_a_target_takes_the_most_throughput_within_it() -> None:
     assert found is not None
     assert found.max_concurrency == 8
     assert found.max_queue_size == 15  # 2 requests/s in the 7.5 s that the target leaves
+
+
+@pytest.mark.parametrize(
+    ("target_p95_s", "rejects", "queue_size"), [(None, True, 3), (2.0, False, 1), (2.0, True, 1), (1.6, False, 1)]
+)
+def test_a_queue_is_no_longer_than_what_is_served_in_time(
+    target_p95_s: float | None,
+    rejects: bool,
+    queue_size: int,
+) -> None:
+    found, _ = recommend(POINTS, headroom=0.2, target_p95_s=target_p95_s, is_rejecting=rejects)
+    assert found is not None
+    assert (found.max_concurrency, found.max_queue_size) == (4, queue_size)
+    has_none = any("none, and a queue has at least one place" in reason for reason in found.reasons)
+    assert has_none == (target_p95_s == 1.6)
+
+
+@pytest.mark.parametrize("reserve", [None, 0.0, 0.25, 0.125])
+def test_the_block_has_the_reserve_that_was_measured(folder: JobFolder, reserve: float | None) -> None:
+    point = make_point(4, 3.0, 1.5)
+    point = replace(point, settings=replace(point.settings, reserve=reserve))
+    found, _ = recommend([point], headroom=0.2, target_p95_s=None, is_rejecting=False)
+    assert found is not None
+    spec = {key: value for key, value in folder.spec.items() if key != "limits"}
+    folder.job_path.write_text(yaml.safe_dump(spec) + found.to_yaml(), encoding="utf-8")
+    assert load_job(folder.job_path).spec.limits.reserve == (reserve or 0.0)
 
 
 def test_nothing_is_recommended_without_a_sound_point() -> None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.sweep.point import Point
 
 MIN_ANSWERS = 20
@@ -23,6 +24,8 @@ class Recommendation:
     max_concurrency: int
     max_queue_size: int
     max_num_batched_tokens: int | None
+    reserve: float | None
+    """What low priority left free; None: nothing came at low priority."""
     is_rejecting: bool
     requests_per_s: float
     """What to plan for: what was measured, less the head-room."""
@@ -46,6 +49,8 @@ class Recommendation:
         ]
         if self.is_rejecting:
             lines.append("  reject_when_queue_full: true")
+        if self.reserve:
+            lines.append(f"  reserve: {Reserve(self.reserve)}  # of both, for normal priority")
         if self.max_num_batched_tokens is not None:
             lines += ["engine:", "  vllm:", f"    max_num_batched_tokens: {self.max_num_batched_tokens}"]
         return "\n".join(lines) + "\n"
@@ -132,17 +137,23 @@ def _recommend(
     assert p95_s is not None
     requests_per_s = (1 - headroom) * best.requests_per_s
     wait_s = p95_s if target_p95_s is None else target_p95_s - p95_s
-    # No less than the sequences: a run fills its window from the queue.
-    queue_size = max(best.settings.concurrency, math.floor(requests_per_s * wait_s), 1)
+    num_served = math.floor(requests_per_s * wait_s)
+    # A run fills its window from the queue. Where somebody waits for answers, a longer queue would break what is asked.
+    is_run = target_p95_s is None and not is_rejecting
+    queue_size = max(num_served, best.settings.concurrency if is_run else 1)
     batched_tokens = best.settings.batched_tokens
     allowed = "one more p95" if target_p95_s is None else "what the target leaves"
     done = f"{best.requests_per_s:.3g} requests/s at a p95 of {p95_s:.3g} s"
     plan = f"plan for {requests_per_s:.3g}, {100 * headroom:g} % less"
     served = f"what is served in {allowed} ({wait_s:.3g} s) at that rate"
+    if queue_size > num_served:
+        served += ", and no less than the sequences" if is_run else ": none, and a queue has at least one place"
     reasons = [
         f"max_concurrency {best.settings.concurrency}: {why}, {done}; {plan}",
-        f"max_queue_size {queue_size}: {served}, and no less than the sequences",
+        f"max_queue_size {queue_size}: {served}",
     ]
+    if best.settings.reserve:
+        reasons.append(f"reserve {Reserve(best.settings.reserve)}: what that was measured with")
     if batched_tokens is not None:
         reasons.append(f"max_num_batched_tokens {batched_tokens}: what that was measured with")
     reasons.append(f"KV cache: at most {100 * best.kv_cache_usage_peak:.0f} % in use")
@@ -150,6 +161,7 @@ def _recommend(
         max_concurrency=best.settings.concurrency,
         max_queue_size=queue_size,
         max_num_batched_tokens=batched_tokens,
+        reserve=best.settings.reserve,
         is_rejecting=is_rejecting,
         requests_per_s=requests_per_s,
         measured_requests_per_s=best.requests_per_s,

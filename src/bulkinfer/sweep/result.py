@@ -137,6 +137,7 @@ def describe_recommendation(found: Recommendation | None, reason: str) -> dict[s
             "max_concurrency": found.max_concurrency,
             "max_queue_size": found.max_queue_size,
             "reject_when_queue_full": found.is_rejecting,
+            "reserve": found.reserve,
         },
         "max_num_batched_tokens": found.max_num_batched_tokens,
         "requests_per_s": round(found.requests_per_s, 4),

@@ -34,10 +34,13 @@ class Rig:
 
     engine: Engine
     ready: EngineReady
+    is_vllm: bool = False
 
     @property
     def batched_tokens(self) -> int | None:
-        """vLLM's max_num_batched_tokens; None: the engine has none."""
+        """vLLM's max_num_batched_tokens; None: the engine has none that a job could set."""
+        if not self.is_vllm:
+            return None
         found = self.ready.settings.get(BATCHED_TOKENS)
         return found if isinstance(found, int) else None
 
@@ -114,7 +117,7 @@ def running_engine(job: Job, spec: EngineSpec, load: Load, is_stopped: Callable[
     )
     try:
         engine.start(load.workload(spec.expected_concurrency))
-        rig = Rig(engine, wait_until_ready(engine, is_stopped))
+        rig = Rig(engine, wait_until_ready(engine, is_stopped), is_vllm=spec.kind == "vllm")
         _check_memory(rig, spec, load)
         yield rig
     finally:

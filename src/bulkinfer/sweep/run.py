@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 from bulkinfer import __version__
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import BulkinferError, EngineError, JobError
 from bulkinfer.records import EngineReady
 from bulkinfer.runner.plan import RunPlan
@@ -99,7 +100,7 @@ def describe_sweep(
         "points": [describe_point(point) for point in points],
         "series": describe_series(points),
         "recommendation": describe_recommendation(recommendation, reason),
-        "notes": [*_note_replicas(plan), *_iter_notes(points, options, load)],
+        "notes": [*_note_job(plan, options), *_iter_notes(points, options, load)],
     }
 
 
@@ -137,10 +138,14 @@ def _describe_engine(rig: Rig) -> dict[str, Any]:
     }
 
 
-def _note_replicas(plan: RunPlan) -> Iterator[str]:
+def _note_job(plan: RunPlan, options: SweepOptions) -> Iterator[str]:
     replicas = plan.job.spec.engine.replicas
     if replicas != 1:
         yield f"engine.replicas {replicas}: one engine was measured, with the whole machine to itself"
+    reserve = Reserve(plan.job.spec.limits.reserve)
+    if reserve.share and not options.low:
+        left = f"a run has {100 - 100 * reserve.share:g} % of it"
+        yield f"limits.reserve {reserve}: the engine was measured whole, and {left}; --low shows both side by side"
 
 
 def _iter_notes(points: list[Point], options: SweepOptions, load: Load) -> Iterator[str]:
