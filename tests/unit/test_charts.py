@@ -125,6 +125,23 @@ def test_a_png_has_the_background_of_its_theme_and_its_lines() -> None:
             assert read_rgb(theme.series[0]) in colours
 
 
+def test_a_logarithmic_axis_of_minutes_has_times_that_people_say() -> None:
+    def ticks(low: float, high: float) -> set[str]:
+        chart = HistogramChart("t", Axis("x", Unit.SECONDS, is_log=True), Axis("y"), [low, high], [1], "")
+        return {text for text in read_texts(draw_svg(chart)) if text.endswith((" s", " min", " h", " ms"))}
+
+    assert ticks(25, 1_500) == {"30 s", "1 min", "2 min", "5 min", "10 min", "20 min"}
+    assert ticks(0.5, 8_000) == {"1 s", "10 s", "1 min", "10 min", "1 h"}
+    assert ticks(0.05, 8) == {"100 ms", "1 s", "10 s"}, "powers of ten where no minute is in sight"
+
+
+def test_the_words_of_marks_lie_on_a_ground_of_their_own() -> None:
+    """The percentiles of a narrow spread are close: the line of one would cross the words of another."""
+    marks = [Mark("p50 55 s", 55.0), Mark("p95 1.06 min", 63.6), Mark("p99 1.16 min", 69.6)]
+    chart = HistogramChart("t", Axis("x", Unit.SECONDS), Axis("y"), [50, 60, 70], [4, 2], "", marks)
+    assert draw_adaptive_svg(chart).count("fill: var(--chart-background") == len(marks)
+
+
 def test_matplotlibs_settings_are_left_alone_and_the_users_own_do_not_count() -> None:
     plain = draw_svg(LINES)
     with mpl.rc_context({"axes.facecolor": "#ff0000", "lines.linewidth": 9, "font.size": 30}):

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from bulkinfer.charts.chart import Axis, Bar, BarChart, Chart, HistogramChart, LineChart, Look, Mark, Series, Span
 from bulkinfer.charts.theme import Theme
-from bulkinfer.charts.units import Unit, find_ticks, format_value
+from bulkinfer.charts.units import Unit, find_log_ticks, find_ticks, format_value
 
 _MAX_TICKS_X = 5
 _MAX_TICKS_Y = 5
@@ -93,6 +93,9 @@ def _draw_marks(axes: Any, marks: Sequence[Mark], theme: Theme) -> None:
             "ha": "right" if is_right else "left",
             "fontsize": 7,
             "color": theme.text,
+            # Lines of other marks and bars lie behind the words.
+            "bbox": {"facecolor": theme.background, "edgecolor": "none", "alpha": 0.8, "pad": 0.5},
+            "zorder": 5,
         }
         if mark.y is None:
             axes.axvline(mark.x, color=theme.text, linewidth=0.9, linestyle=(0, (4, 3)))
@@ -179,7 +182,10 @@ def _scale(axis: Any, told: Axis, values: Sequence[float], num_most: int) -> Non
         (axis.axes.set_xscale if name == "x" else axis.axes.set_yscale)("log")
         axis.set_major_locator(LogLocator(numticks=num_most + 1))
         axis.set_minor_locator(NullLocator())
-        if math.log10(high / low) < 2:  # few powers of ten are in sight
+        times = find_log_ticks(low, high, told.unit, num_most)
+        if times is not None:
+            axis.set_major_locator(FixedLocator(list(times)))
+        elif math.log10(high / low) < 2:  # few powers of ten are in sight
             axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=num_most + 4))
     else:
         if told.starts_at_zero and low >= 0:

@@ -41,6 +41,13 @@ _TIME_STEPS = (
 )
 
 
+_FINE_LOG_TIMES = (
+    *(factor * 10.0**power for power in range(-6, 1) for factor in (1, 2, 5)),
+    *(10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0, 7_200.0, 18_000.0, 36_000.0, _DAY_S),
+)
+_LOG_TIMES = (*(10.0**power for power in range(-6, 2)), 60.0, 600.0, 3_600.0, 36_000.0, _DAY_S, 10 * _DAY_S)
+
+
 def format_value(value: float, unit: Unit) -> str:
     """A value in three digits or so, with its unit: 12,400 as 12.4k, 90 s as 1.5 min, 0.25 as 25%."""
     if not math.isfinite(value):
@@ -70,6 +77,20 @@ def find_ticks(high: float, unit: Unit, num_most: int) -> Sequence[float] | None
         case _:
             return None
     return [step * number for number in range(math.floor(high / step) + 1)]
+
+
+def find_log_ticks(low: float, high: float, unit: Unit, num_most: int) -> Sequence[float] | None:
+    """Where a logarithmic axis has its ticks, if times of a minute or more are on it; None: where any other would.
+
+    Powers of ten of seconds are no times that anybody says: 1.67 min, 16.7 min.
+    """
+    if unit is not Unit.SECONDS or high < 60:
+        return None
+    for times in (_FINE_LOG_TIMES, _LOG_TIMES):
+        found = [time_s for time_s in times if low <= time_s <= high]
+        if 2 <= len(found) <= num_most + 1:
+            return found
+    return None
 
 
 def _nice_step(high: float, num_most: int) -> float:
