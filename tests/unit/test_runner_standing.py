@@ -9,7 +9,7 @@ import pytest
 from bulkinfer.display import read_progress
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.events import NO_TREND, EnginePhase, Progress, RunPhase
-from bulkinfer.records import Origin
+from bulkinfer.records import JsonValue, Origin
 from bulkinfer.runner.standing import MAX_ID_CHARS, NUM_SLOWEST, Standing, decide_phase
 from tests.unit.test_runner_fleet import Ships
 from tests.unit.test_runner_ledger import STATS, complete, shard
@@ -251,6 +251,30 @@ def test_a_run_that_tells_less_is_not_drawn(clock: Clock, missing: str) -> None:
     assert read_progress(described) is not None
     assert read_progress({name: value for name, value in described.items() if name != missing}) is None
     assert read_progress({**described, "phase": "dreaming"}) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"engine": []},
+        {"engine": "x"},
+        {"engine": None},
+        {"documents": {"failed_by_code": 7}},
+        {"slowest": 7},
+        {"trend": "x"},
+        {"queue": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_status_is_not_drawn(clock: Clock, damage: dict[str, JsonValue]) -> None:
+    standing = standing_of(Ships(ScriptedEngine()))
+    standing.look()
+    described = standing.describe()
+    merged = {
+        name: {**old, **value} if isinstance(old := described[name], dict) and isinstance(value, dict) else value
+        for name, value in damage.items()
+    }
+    assert read_progress({**described, **merged}) is None
 
 
 def test_looking_costs_the_same_however_much_is_in_flight() -> None:

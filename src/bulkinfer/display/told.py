@@ -8,10 +8,10 @@ from bulkinfer.records import FailureCode
 
 
 def read_progress(found: Mapping[str, Any]) -> Progress | None:
-    """None where it tells less: a run that has just begun, or ends, or is of another version of bulkinfer."""
+    """None where it tells less: a run that has just begun or ends, is of another version, or wrote damage."""
     try:
         return _read(found)
-    except (KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         return None
 
 
