@@ -50,6 +50,13 @@ class EngineStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLost:
+    """An engine died, whether it is started again or not; for who counts deaths."""
+
+    replica: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRestarting:
     """The engine died; what was in flight goes back into the queue."""
 
@@ -307,6 +314,7 @@ Event = (
     | Warned
     | EngineStarting
     | EngineStarted
+    | EngineLost
     | EngineRestarting
     | EngineGivenUp
     | Draining

@@ -10,6 +10,7 @@ from bulkinfer.errors import ExitCode
 from bulkinfer.events import EngineRestarting
 from tests.cli_support import call
 from tests.conftest import JobFolder, make_documents
+from tests.metrics_support import read_samples
 from tests.unit.store_support import select
 
 
@@ -46,8 +47,12 @@ def test_a_segmentation_fault_costs_one_restart_and_no_document(folder: JobFolde
 def test_an_engine_that_always_raises_is_exit_code_3_with_its_last_words_and_its_log(folder: JobFolder) -> None:
     """It raises on bulkinfer's own prompt too, so no document is at fault."""
     folder.write_documents(make_documents(3))
-    ended = call("run", str(folder.write_job(engine=with_fault("e", "raise", None))))
+    metrics = folder.path / "job.prom"
+    job = folder.write_job(engine=with_fault("e", "raise", None))
+    ended = call("run", str(job), "--metrics-file", str(metrics))
     assert ended.exit_code == 3, ended.stderr
+    samples = read_samples(metrics.read_text())
+    assert samples["bulkinfer_engine_deaths_total"] == samples["bulkinfer_engine_restarts_total"] + 1, "the last, too"
     assert re.search(r"exit code 3: ScriptedFaultError at .*simulated\.py:\d+ _end", ended.stderr)
     assert f"its log: {log_path(folder)}" in ended.stderr
     assert "Traceback" not in ended.stderr

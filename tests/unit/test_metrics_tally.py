@@ -10,6 +10,7 @@ from bulkinfer.events import (
     Cancelled,
     Committed,
     DocumentsFinished,
+    EngineLost,
     EngineRestarting,
     EngineStarted,
     Finished,
@@ -60,7 +61,9 @@ def test_documents_are_counted_by_what_became_of_them() -> None:
             )
         )
     )
+    tally.take(EngineLost())
     tally.take(EngineRestarting("died", 3, 1.0))
+    tally.take(EngineLost())  # the last one: nothing is started again, or asked again
     tally.take(Cancelled(7))
     samples = read_samples(tally)
     assert "bulkinfer_database_size_bytes" not in samples, "nobody knows it yet"
@@ -70,7 +73,7 @@ def test_documents_are_counted_by_what_became_of_them() -> None:
     assert samples["bulkinfer_documents_rejected_total", "prompt_too_long"] == 1
     assert samples["bulkinfer_documents_retried_total", "engine_error"] == 1
     assert samples["bulkinfer_documents_retried_total", "engine_death"] == 3
-    assert samples["bulkinfer_engine_deaths_total"] == 1
+    assert samples["bulkinfer_engine_deaths_total"] == 2
     assert samples["bulkinfer_documents_cancelled_total"] == 7
     tokens = [samples[f"bulkinfer_{name}_tokens_total"] for name in ("prompt", "cached_prompt", "output")]
     assert tokens == [130, 64, 28]

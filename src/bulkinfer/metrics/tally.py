@@ -11,6 +11,7 @@ from bulkinfer.events import (
     Cancelled,
     Committed,
     DocumentsFinished,
+    EngineLost,
     EngineRestarting,
     EngineStarted,
     Event,
@@ -109,8 +110,9 @@ class Tally:
                     self._add(c.SHARDS, 1)
                 case EngineStarted(start_s=start_s, replica=replica):
                     self._set(c.MODEL_LOAD, start_s, str(replica or 0))
-                case EngineRestarting(num_in_flight=num_in_flight):
+                case EngineLost():
                     self._add(c.ENGINE_DEATHS, 1)
+                case EngineRestarting(num_in_flight=num_in_flight):
                     self._add(c.DOCUMENTS_RETRIED, num_in_flight, "engine_death")
                 case Cancelled(num_documents):
                     self._add(c.DOCUMENTS_CANCELLED, num_documents)

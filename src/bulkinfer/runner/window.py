@@ -11,7 +11,7 @@ from itertools import islice
 
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineDied, EngineError, JobError
-from bulkinfer.events import EnginePhase, EngineRestarting, EngineStarted, EngineStarting, EventSink
+from bulkinfer.events import EngineLost, EnginePhase, EngineRestarting, EngineStarted, EngineStarting, EventSink
 from bulkinfer.records import (
     Aborted,
     Completion,
@@ -319,6 +319,7 @@ class Window:
         self.close()
         self._num_deaths_in_a_row += 1
         self.ledger.note_death(self.replica)
+        self.emit(EngineLost(self._name))
         if self._is_probing:
             raise self._broken(f"{death}, with nothing but a prompt of bulkinfer's own") from death
         lost = [replace(flight.request, attempt=flight.request.attempt + 1) for flight in self._in_flight.values()]
