@@ -142,6 +142,17 @@ def test_the_words_of_marks_lie_on_a_ground_of_their_own() -> None:
     assert draw_adaptive_svg(chart).count("fill: var(--chart-background") == len(marks)
 
 
+@pytest.mark.parametrize("line", ["W" * 400, "documents/s: 1,234.5, " * 30, "日" * 400], ids=lambda line: line[:3])
+def test_lines_above_the_charts_do_not_leave_the_page(line: str) -> None:
+    import io
+
+    for num_columns in (2, 3):
+        picture = draw_page_png([BARS], title="Page", lines=[line], num_columns=num_columns)
+        pixels = imread(io.BytesIO(picture), format="png")[..., :3]
+        assert (pixels[:150, -5:] == 1).all(), "nothing is at the right edge"
+        assert (pixels[40:100, :600] < 1).any()
+
+
 def test_matplotlibs_settings_are_left_alone_and_the_users_own_do_not_count() -> None:
     plain = draw_svg(LINES)
     with mpl.rc_context({"axes.facecolor": "#ff0000", "lines.linewidth": 9, "font.size": 30}):

@@ -27,6 +27,7 @@ WIDTH_INCHES, HEIGHT_INCHES = 5.4, 3.1
 """So that a window of 400 pixels shows an SVG at about its own size, with text that can be read."""
 _CHARS_PER_COLUMN = 68
 """Of the text above a page's charts, so that it does not leave the page."""
+_LINE_POINTS = 9
 
 _FONTS = ["DejaVu Sans", "sans-serif"]
 _COLOR = re.compile(r"#[0-9a-f]{6}(?=[;\"' ])")
@@ -82,10 +83,10 @@ def draw_page_png(
 ) -> bytes:
     """All charts on one page, row by row, below a title and a few lines of text."""
     num_rows = max(1, -(-len(charts) // num_columns))
-    lines = [part for line in lines for part in wrap(_one_line(line), _CHARS_PER_COLUMN * num_columns)]
-    head_inches = (0.5 if title else 0.15) + 0.2 * len(lines)
     width, height = num_columns * WIDTH_INCHES, num_rows * HEIGHT_INCHES
     with _settings(salt=""):
+        lines = [part for line in lines for part in _wrap(_one_line(line), _CHARS_PER_COLUMN * num_columns, width)]
+        head_inches = (0.5 if title else 0.15) + 0.2 * len(lines)
         figure = _make_figure(theme, width, height + head_inches, is_transparent=False)
         head, body = figure.subfigures(2, 1, height_ratios=[head_inches, height])
         head.set_facecolor(theme.background)
@@ -99,13 +100,26 @@ def draw_page_png(
         return _save_png(figure, dots_per_inch)
 
 
+def _wrap(text: str, num_chars: int, inches: float) -> list[str]:
+    """In parts that fit: of wide letters, fewer than of others."""
+    figure = Figure()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    parts = wrap(text, num_chars)
+    for share in (0.75, 0.5):
+        extents = [figure.text(0, 0, part, fontsize=_LINE_POINTS).get_window_extent(renderer) for part in parts]
+        if all(extent.width <= 0.97 * inches * figure.dpi for extent in extents):
+            break
+        parts = wrap(text, int(share * num_chars))
+    return parts
+
+
 def _write_head(head: Any, title: str, lines: Sequence[str], theme: Theme, inches: float) -> None:
     left = 0.12 / (WIDTH_INCHES * 3)
     if title:
         head.text(left, 1 - 0.12 / inches, _one_line(title), fontsize=15, weight="bold", color=theme.text, va="top")
     for number, line in enumerate(lines):
         y = 1 - ((0.45 if title else 0.1) + 0.2 * number) / inches
-        head.text(left, y, line, fontsize=9, color=theme.muted, va="top")
+        head.text(left, y, line, fontsize=_LINE_POINTS, color=theme.muted, va="top")
 
 
 def _one_line(text: str) -> str:
