@@ -2,12 +2,16 @@
 
 from itertools import islice, pairwise
 from statistics import mean
+from typing import Any
 
 import pytest
 
-from bulkinfer.sweep.admission import Refusal, Waiting
+from bulkinfer.records import Aborted, EngineEvent, EngineStats
+from bulkinfer.sweep.admission import Admission, Refusal, Waiting
 from bulkinfer.sweep.clients import MAX_ATTEMPTS, PAUSE_S, ClosedClients, PoissonClients
+from bulkinfer.sweep.driver import PointRun
 from bulkinfer.sweep.options import Kind
+from bulkinfer.sweep.point import PointSettings
 from tests.sweep_support import SHORT_ONLY, Measured, make_load, make_waiting, measure
 
 
@@ -290,3 +294,42 @@ def test_random_arrivals_have_their_rate_and_come_in_order() -> None:
     assert times == sorted(times)
     gaps = [after - before for before, after in pairwise(times)]
     assert mean(gap**2 for gap in gaps) / mean(gaps) ** 2 == pytest.approx(2, rel=0.1)  # of an exponential draw
+
+
+def read(num_waiting: int, num_free: int) -> EngineStats:
+    return EngineStats(0, num_waiting, 0.0, 0, 0, 0, 0, num_kv_blocks=9, num_free_kv_blocks=num_free)
+
+
+class SlowToRest:
+    """Acknowledges an earlier drop first, then what is asked in the end, and frees the blocks last."""
+
+    def __init__(self, dropped: tuple[bytes, ...], later: tuple[bytes, ...]) -> None:
+        self._events: list[list[EngineEvent]] = [
+            [Aborted(dropped), read(0, 9)],
+            [Aborted(later), read(1, 9)],
+            [read(0, 5)],
+            [],
+            [read(0, 9)],
+        ]
+        self.num_aborts = 0
+
+    def now(self) -> float:
+        return 0.0
+
+    def abort(self, _: Any) -> None:  # noqa: ANN401 - hashes
+        self.num_aborts += 1
+
+    def poll(self, _: float) -> list[EngineEvent]:
+        return self._events.pop(0)
+
+
+def test_a_point_is_over_when_all_that_it_sent_is_gone() -> None:
+    engine: Any = SlowToRest((b"a",), (b"b",))
+    admission = Admission(1, 2, per_user=None, is_rejecting=False, now_s=0.0)
+    clients = ClosedClients(iter(()), 1, 0.0)
+    run = PointRun(engine, PointSettings(2, None, 1, 1), admission, clients, warmup_s=0, duration_s=1)
+    flight: Any = None
+    run._flights.update({b"a": flight, b"b": flight})
+    assert run._come_to_rest() == read(0, 9)
+    assert engine._events == []
+    assert engine.num_aborts == 2

@@ -252,15 +252,25 @@ class PointRun:
         """Drop what is still open, and wait for the reading that shows an empty engine."""
         self._cancels.clear()
         until_s = time.monotonic() + REST_TIMEOUT_S
-        self._engine.abort(list(self._flights))
-        has_dropped = False
+        still_open = set(self._flights)  # an earlier drop may be acknowledged only now
+        self._engine.abort(list(still_open))
+        empty: EngineStats | None = None
         while time.monotonic() < until_s:
-            for event in self._engine.poll(_POLL_S):
+            events = self._engine.poll(_POLL_S)
+            for event in events:
                 match event:
-                    case Aborted():
-                        has_dropped = True
-                    case EngineStats() if has_dropped and event.num_active == 0:
-                        return event
+                    case Aborted(document_hashes):
+                        still_open.difference_update(document_hashes)
+                    case Completion(document_hash=document_hash) | Rejection(document_hash=document_hash):
+                        still_open.discard(document_hash)
+                    case EngineStats() if not still_open and event.num_active == event.num_waiting == 0:
+                        empty = event
+                        if event.num_free_kv_blocks == event.num_kv_blocks:
+                            return event
                     case _:
                         pass
+            if not events:
+                self._engine.abort(())  # an idle engine sends a reading only when it is asked
+        if empty is not None:
+            return empty  # the report tells that blocks are missing
         raise EngineError(f"the engine did not drop its requests within {REST_TIMEOUT_S:g} s")
