@@ -82,3 +82,14 @@ def test_the_engine_is_told_the_longest_prompts() -> None:
     assert workload.longest_bytes == (90, 90, 90, 90)
     assert workload.max_chars == 90
     assert workload.mean_chars == 50
+
+
+def test_points_send_the_same_load_in_prompts_that_no_prefix_cache_knows() -> None:
+    load = make_load()
+    one, other = (list(islice(load.iter_requests(EVEN, 0.0, 3, 0, point), 50)) for point in (0, 1))
+    assert [request.request.document_hash for request in one] == [request.request.document_hash for request in other]
+    assert [request.request.num_chars for request in one] == [request.request.num_chars for request in other]
+    texts = [{request.request.messages[-1].content for request in requests} for requests in (one, other)]
+    assert not texts[0] & texts[1]
+    assert {text.split(".")[0] for text in texts[0]} == {"0"}
+    assert {text.split(".")[0] for text in texts[1]} == {"1"}

@@ -71,11 +71,12 @@ class Load:
     ) -> Iterator[LoadRequest]:
         """Requests without end; the same for the same `seed`, so that all points get the same load.
 
-        A prompt that comes again begins with a number, so that the prefix cache does not answer for it.
+        A prompt begins with the numbers of its point and its round, so that the prefix cache does not answer for it.
+        Answers of the simulated engine are as long as a request's hash says: it is the same at all points.
         """
         draws = random.Random(seed)  # noqa: S311 - a load, not a secret
         kinds, shares = list(mix), list(mix.values())
-        prompts = {kind: self._iter_prompts(kind) for kind in kinds if mix[kind] > 0}
+        prompts = {kind: self._iter_prompts(kind, point) for kind in kinds if mix[kind] > 0}
         number = 0
         while True:
             kind = draws.choices(kinds, shares)[0]
@@ -86,7 +87,7 @@ class Load:
                 number,
                 kind,
                 user,
-                self._make_request(kind, conversation, max_tokens, f"{seed}/{point}/{number}"),
+                self._make_request(kind, conversation, max_tokens, f"{seed}/{number}"),
                 moment if is_cancelled else None,
             )
             number += 1
@@ -122,14 +123,13 @@ class Load:
     def _all(self) -> Iterator[Conversation]:
         return chain.from_iterable(self.prompts.values())
 
-    def _iter_prompts(self, kind: Kind) -> Iterator[tuple[Conversation, int]]:
+    def _iter_prompts(self, kind: Kind, point: int) -> Iterator[tuple[Conversation, int]]:
         prompts = self.prompts[kind]
         lengths = self.lengths.get(kind) or (self.max_tokens[kind],) * len(prompts)
-        yield from zip(prompts, lengths, strict=True)
-        for number in range(1, 1 << 62):
+        for number in range(1 << 62):
             for conversation, length in zip(prompts, lengths, strict=True):
                 last = conversation[-1]
-                yield (*conversation[:-1], replace(last, content=f"{number}. {last.content}")), length
+                yield (*conversation[:-1], replace(last, content=f"{point}.{number} {last.content}")), length
 
     def _make_request(self, kind: Kind, conversation: Conversation, max_tokens: int, name: str) -> Request:
         return Request(

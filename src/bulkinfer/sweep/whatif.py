@@ -27,8 +27,10 @@ _ANSWERS_END_AT_MAX = 1_000_000
 _TOKENS_OF_A_MESSAGE = 4
 _CHARS_PER_TOKEN = 4
 """Both as the simulated engine counts."""
+_TOKENS_OF_NUMBERS = 1
+"""At least: a prompt begins with those of its point and round, and what was measured has them too."""
 _ROOM_TOKENS = 8
-"""For the number that a prompt begins with when it is sent again."""
+"""For longer numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _shape_load(points: Sequence[Point], options: SweepOptions) -> Load:
 
 
 def _make_prompt(num_tokens: int) -> tuple[Message, ...]:
-    return (Message("user", "x" * (_CHARS_PER_TOKEN * max(1, num_tokens - _TOKENS_OF_A_MESSAGE))),)
+    return (Message("user", "x" * (_CHARS_PER_TOKEN * max(1, num_tokens - _TOKENS_OF_A_MESSAGE - _TOKENS_OF_NUMBERS))),)
 
 
 def _simulate(simulation: _Simulation, found: Calibration, asked: Sequence[PointSettings]) -> list[Point]:
