@@ -1,18 +1,20 @@
 """Points on the simulated engine's virtual clock: they must come out as queueing theory says."""
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from statistics import mean
 from typing import Any
 
 import pytest
 
+from bulkinfer.engines.base import Engine, EngineSpec
 from bulkinfer.records import Aborted, EngineEvent, EngineStats
 from bulkinfer.sweep.admission import Admission, Refusal, Waiting
 from bulkinfer.sweep.clients import MAX_ATTEMPTS, PAUSE_S, ClosedClients, PoissonClients
 from bulkinfer.sweep.driver import PointRun
 from bulkinfer.sweep.options import Kind
 from bulkinfer.sweep.point import PointSettings
-from tests.sweep_support import SHORT_ONLY, Measured, make_load, make_waiting, measure
+from tests.sweep_support import SHORT_ONLY, Measured, make_load, make_waiting, measure, start_simulated
 
 
 def mean_queue_s(measured: Measured) -> float:
@@ -333,3 +335,39 @@ def test_a_point_is_over_when_all_that_it_sent_is_gone() -> None:
     assert run._come_to_rest() == read(0, 9)
     assert engine._events == []
     assert engine.num_aborts == 2
+
+
+class Preempting:
+    """Counts ten more preemptions at each reading of the engine that it wraps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.readings: list[tuple[float, int]] = []
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as the engine has it
+        return getattr(self._engine, name)
+
+    def poll(self, timeout_s: float) -> list[EngineEvent]:
+        return [self._count(event) for event in self._engine.poll(timeout_s)]
+
+    def _count(self, event: EngineEvent) -> EngineEvent:
+        if not isinstance(event, EngineStats):
+            return event
+        num = 10 * len(self.readings) + 10
+        self.readings.append((self._engine.now(), num))
+        return replace(event, num_preemptions=num)
+
+
+def test_preemptions_count_from_the_last_reading_of_the_warm_up_to_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines: list[Preempting] = []
+
+    def start(spec: EngineSpec) -> Any:  # noqa: ANN401 - looks like an engine
+        engines.append(Preempting(start_simulated(spec)))
+        return engines[0]
+
+    monkeypatch.setattr("tests.sweep_support.start_simulated", start)
+    point = measure(num_slots=2, seconds_per_token=0.1, output_tokens=4, duration_s=5, warmup_s=5).point
+    [engine] = engines
+    before = max(num for at_s, num in engine.readings if at_s < 5)
+    assert before > 10
+    assert point.num_preemptions == engine.readings[-1][1] - before > 10 * len(point.readings)

@@ -106,7 +106,12 @@ class PointRun:
             num_running=len(self._flights),
         )
         rest = self._come_to_rest()
-        return replace(point, at_rest=Counters.of(rest), engine_aborted=rest.num_aborted - self._aborted_before)
+        return replace(
+            point,
+            at_rest=Counters.of(rest),
+            engine_aborted=rest.num_aborted - self._aborted_before,
+            num_preemptions=self._tally.count_preemptions(rest),
+        )
 
     def _note_active(self, num_active: int, from_s: float, to_s: float) -> None:
         measured_s = min(to_s, self._end_s) - max(from_s, self._tally.from_s)
@@ -226,7 +231,9 @@ class PointRun:
             before, after = Counters.of(self._last), Counters.of(stats)
             self._tally.cancellations.append(Cancellation(now_s - self._start_s, num_more, before, after))
         self._last = stats
-        if self._is_measured(now_s):
+        if now_s < self._tally.from_s:
+            self._tally.preemptions_before = stats.num_preemptions
+        elif self._is_measured(now_s):
             self._tally.readings.append(stats)
 
     def _end_flight(self, document_hash: bytes, now_s: float) -> _Flight | None:

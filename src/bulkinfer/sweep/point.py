@@ -117,6 +117,7 @@ class Point:
     """Requests in the engine, on the average over the time."""
     kv_cache_usage_peak: float
     num_preemptions: int
+    """From the last reading of the warm-up to the engine at rest."""
     engine_memory_bytes: int
     """The most that the engine's process had since it was started."""
     cancellations: Sequence[Cancellation]
@@ -181,6 +182,8 @@ class Tally:
     """Seconds that requests were in the engine, added up."""
     backlog_before: int | None = None
     """Requests that waited when the warm-up was over."""
+    preemptions_before: int | None = None
+    """By the engine's counter, at the last reading of the warm-up."""
     durations: dict[Kind, Durations] = field(default_factory=lambda: {kind: Durations() for kind in Kind})
     shapes: dict[Kind, list[Shape]] = field(default_factory=lambda: {kind: [] for kind in Kind})
     prompt_tokens: int = 0
@@ -206,6 +209,13 @@ class Tally:
             self.backlog_before = num_queued + num_outside
         self.max_queued = max(self.max_queued, num_queued)
         self.max_outside = max(self.max_outside, num_outside)
+
+    def count_preemptions(self, rest: EngineStats) -> int:
+        """Since the warm-up; without one since the first reading."""
+        before = self.preemptions_before
+        if before is None:
+            before = self.readings[0].num_preemptions if self.readings else rest.num_preemptions
+        return rest.num_preemptions - before
 
     @property
     def num_completed(self) -> int:
@@ -262,9 +272,7 @@ class Tally:
             kv_cache_usage_peak=max(
                 (max(one.kv_cache_usage, one.peak_kv_cache_usage) for one in self.readings), default=0.0
             ),
-            num_preemptions=self.readings[-1].num_preemptions - self.readings[0].num_preemptions
-            if self.readings
-            else 0,
+            num_preemptions=0,
             engine_memory_bytes=max((one.memory_bytes for one in self.readings), default=0),
             cancellations=tuple(self.cancellations),
             shapes=self.shapes,
