@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from bulkinfer.engines import create_engine
 from bulkinfer.engines.base import Engine, EngineSpec
 from bulkinfer.engines.clock import DrivenClock
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.records import JsonValue, Message
-from bulkinfer.sweep.admission import Admission, Waiting
+from bulkinfer.sweep.admission import Admission, LowShare, Waiting
 from bulkinfer.sweep.clients import Clients, ClosedClients, PoissonClients
 from bulkinfer.sweep.driver import PointRun
 from bulkinfer.sweep.load import Load, LoadRequest
@@ -66,6 +67,7 @@ def measure(
     mix: dict[Kind, float] | None = None,
     load: Load | None = None,
     max_context_tokens: int = 512,
+    reserve: float | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
 ) -> Measured:
     """Measure one point: a request takes `output_tokens` steps, and prompts cost nothing."""
@@ -87,7 +89,10 @@ def measure(
             if rate_per_s is None
             else PoissonClients(requests, rate_per_s, 1, now_s)
         )
-        admission = Admission(queue_size, num_slots, per_user=per_user, is_rejecting=is_rejecting, now_s=now_s)
+        share = None if reserve is None else LowShare(Reserve(reserve), num_slots, num_kv_tokens=1_000_000)
+        admission = Admission(
+            queue_size, num_slots, per_user=per_user, is_rejecting=is_rejecting, now_s=now_s, low_share=share
+        )
         settings = PointSettings(num_slots, rate_per_s, num_users, queue_size)
         run = PointRun(
             engine,

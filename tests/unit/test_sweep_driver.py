@@ -154,6 +154,23 @@ def test_what_the_engine_refuses_is_no_overload() -> None:
     assert not point.is_overloaded
 
 
+@pytest.mark.parametrize(("rate_per_s", "is_overloaded"), [(4.0, True), (1.5, False)])
+def test_low_priority_can_be_too_much_for_what_the_reserve_leaves(rate_per_s: float, *, is_overloaded: bool) -> None:
+    """Two of four sequences are for low priority, which serve two requests a second; nothing else comes."""
+    low = replace(make_load(max_tokens=10), low=frozenset({Kind.SHORT}))
+    point = measure(
+        num_slots=4,
+        seconds_per_token=0.1,
+        output_tokens=10,
+        duration_s=500,
+        rate_per_s=rate_per_s,
+        load=low,
+        reserve=0.5,
+    ).point
+    assert point.mean_active < 2.1
+    assert point.is_overloaded is is_overloaded
+
+
 def test_a_line_without_end_ends_the_point() -> None:
     point = measure(
         num_slots=1, seconds_per_token=1.0, output_tokens=1, duration_s=10_000, rate_per_s=1000.0, queue_size=5

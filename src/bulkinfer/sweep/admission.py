@@ -144,6 +144,11 @@ class Admission:
         return len(self._waiting[0]) + len(self._waiting[1])
 
     @property
+    def num_low(self) -> int:
+        """Requests of low priority that wait, in the queue or for a place in it."""
+        return len(self._waiting[1]) + len(self._outside[1])
+
+    @property
     def num_outside(self) -> int:
         """Requests that wait for a place in the queue."""
         return len(self._outside[0]) + len(self._outside[1])

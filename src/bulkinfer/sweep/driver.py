@@ -94,8 +94,10 @@ class PointRun:
             if self._is_measured(now_s):
                 self._tally.note_waiting(self._admission.num_queued, self._admission.num_outside)
             num_active = len(self._flights)
+            # With slots free only the reserve keeps them waiting: for them the engine is full.
+            num_used = max(num_active, self._settings.concurrency) if self._admission.num_low else num_active
             self._poll(self._find_timeout_s(self._engine.now()))
-            self._note_active(num_active, now_s, self._engine.now())
+            self._note_active(num_active, num_used, now_s, self._engine.now())
         num_waiting = self._admission.num_queued + self._admission.num_outside
         end_s = min(self._engine.now(), self._end_s)
         point = self._tally.finish(
@@ -113,9 +115,10 @@ class PointRun:
             num_preemptions=self._tally.count_preemptions(rest),
         )
 
-    def _note_active(self, num_active: int, from_s: float, to_s: float) -> None:
+    def _note_active(self, num_active: int, num_used: int, from_s: float, to_s: float) -> None:
         measured_s = min(to_s, self._end_s) - max(from_s, self._tally.from_s)
         self._tally.active_s += num_active * max(0.0, measured_s)
+        self._tally.used_s += num_used * max(0.0, measured_s)
 
     def _is_measured(self, now_s: float) -> bool:
         return self._tally.from_s <= now_s < self._end_s

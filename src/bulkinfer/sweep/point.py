@@ -180,6 +180,8 @@ class Tally:
     max_outside: int = 0
     active_s: float = 0.0
     """Seconds that requests were in the engine, added up."""
+    used_s: float = 0.0
+    """Likewise, with the slots that the reserve keeps from requests that wait for them."""
     backlog_before: int | None = None
     """Requests that waited when the warm-up was over."""
     preemptions_before: int | None = None
@@ -233,7 +235,7 @@ class Tally:
             everything.queue += one.queue
             everything.first_token += one.first_token
             everything.total += one.total
-        is_full = self.active_s * per_s >= FULL_SHARE * settings.concurrency
+        is_full = self.used_s * per_s >= FULL_SHARE * settings.concurrency
         growth = num_waiting - (self.backlog_before or 0)
         return Point(
             settings=settings,
