@@ -161,6 +161,12 @@ def test_a_job_with_a_reserve_is_told_that_it_was_measured_whole(job: Path) -> N
     assert found["recommendation"]["limits"]["reserve"] == 0.25
 
 
+def test_a_reserve_that_keeps_nothing_free_is_told(job: Path) -> None:
+    found = sweep_json(job, "--concurrency", "1,4", "--low", "long", "--reserve", "25%")
+    notes = [note for note in found["notes"] if "keeps no sequence free" in note]
+    assert notes == ["concurrency 1: a reserve of 25% keeps no sequence free of so few"]
+
+
 def test_a_simulated_job_is_not_told_a_setting_of_vllm(job: Path) -> None:
     found = sweep_json(job, "--concurrency", "1,2", "--set", "engine.simulated.max_num_batched_tokens=4096")
     assert {point["max_num_batched_tokens"] for point in found["points"]} == {None}

@@ -158,6 +158,8 @@ def _iter_notes(points: list[Point], options: SweepOptions, load: Load) -> Itera
         where = f"concurrency {settings.concurrency}"
         if settings.rate_per_s is not None:
             where += f" at {settings.rate_per_s:g} requests/s"
+        if settings.reserve and Reserve(settings.reserve).max_sequences(settings.concurrency) == settings.concurrency:
+            yield f"{where}: a reserve of {Reserve(settings.reserve)} keeps no sequence free of so few"
         what = f"the line grew to {point.num_unanswered:,}"
         if point.num_refused:
             share = point.num_refused / max(1, point.num_arrived + point.num_retries)
