@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
+from bulkinfer.cli.showing import undisturbed
 from tests.cli_support import LIMIT_S, OnTerminal, bulkinfer, call, start, wait_until
 from tests.conftest import JobFolder, make_documents
 
@@ -105,6 +107,31 @@ def test_a_watch_that_is_ended_gives_the_terminal_back(
         assert screen.raw.rindex("\x1b[?25h") > screen.raw.rindex("\x1b[?25l")
         assert "Traceback" not in screen.raw
     assert run.poll() is None, "the run goes on"
+
+
+def test_a_signal_waits_for_the_view_to_be_drawn_whichever_thread_gets_it() -> None:
+    drawn: list[bool] = []
+    go = threading.Event()
+
+    def interrupt() -> None:
+        go.wait(LIMIT_S)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    def draw() -> None:
+        with undisturbed():
+            go.set()
+            other.join(LIMIT_S)
+            drawn.append(True)
+
+    other = threading.Thread(target=interrupt)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        other.start()
+        with pytest.raises(KeyboardInterrupt):
+            draw()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert drawn == [True]
 
 
 def test_without_a_terminal_a_watch_is_plain_lines_and_ends_with_the_run(slow: JobFolder) -> None:

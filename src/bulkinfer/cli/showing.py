@@ -75,12 +75,23 @@ def status(
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Signals wait for the end of the block: a view that is half begun could not be ended in order."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    """Signals wait for the end of the block: a view that is half begun could not be ended in order.
+
+    By handlers that only note them. Blocked in this thread they would reach another one, of a library, and Python runs
+    their handlers in this one all the same.
+    """
+    received: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _frame: received.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def end_in_order(signal_number: int, _frame: FrameType | None) -> NoReturn:
