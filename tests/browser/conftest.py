@@ -1,4 +1,4 @@
-"""Chromium is a program of the system, not of `.venv`: without it these tests are left out, unless `-m` names them."""
+"""Chromium is a program of the system, not of `.venv`, which only `make test-browser` installs."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the tests out where there is no Chromium. That they were is shown; `make test-browser` fails then."""
-    if CHROMIUM is not None or "browser" in str(config.option.markexpr):
+    """Leave the tests out unless `-m` names them. That they were left out is shown; without Chromium they fail."""
+    if "browser" in str(config.option.markexpr):
         return
     left_out = [item for item in items if item.get_closest_marker("browser")]
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=left_out)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # others look at what this process has started
 def browser() -> Iterator[Browser]:
     """The system's Chromium without a window."""
     assert CHROMIUM is not None, "there is no chromium on the path: `make test-browser` installs it"
