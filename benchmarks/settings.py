@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bulkinfer.engines.environment import KEEP_FREED_MEMORY, choose_compile_cache
+
 MODEL = Path(__file__).parents[1] / ".models" / "smollm2-135m-instruct"
 NUM_DOCUMENTS = 256
 NUM_SHARED_TOKENS = 150
@@ -78,9 +80,8 @@ def main() -> None:
             "VLLM_LOGGING_LEVEL": "ERROR",
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
-            "MALLOC_MMAP_MAX_": "0",  # as an engine's process has it
-            "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
-            "VLLM_CACHE_ROOT": cache,  # empty: the first compiled start is a cold one
+            **KEEP_FREED_MEMORY,
+            **choose_compile_cache(Path(cache), {}),  # empty: the first compiled start is a cold one
         }
         print("| setting | value | fastest pass | ratio | loading, each time | cached prompt tokens |")
         print("|---|---|---|---|---|---|")

@@ -3,7 +3,7 @@
 It has the shape that is asked for and the tokenizer of a model that is there. What it costs to run is what a trained
 model of that shape costs; what it answers is noise, mostly up to max_tokens.
 
-    python scripts/make_random_model.py .models/smollm2-135m-instruct /tmp/random-362m --layers 32 --hidden 960 \
+    python scripts/make_random_model.py .models/smollm2-135m-instruct out/random-362m --layers 32 --hidden 960 \
         --intermediate 2560 --heads 15 --kv-heads 5
 """
 

@@ -25,7 +25,7 @@ from bulkinfer.engines.tuning import Machine
 
 __all__ = ["VllmInstall", "build_environment", "count_cores", "divide_machine", "find_vllm"]
 
-_KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
+KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
 """For glibc's malloc. As it is, it gives each step's tensors back to the system, and the next step's are made of pages
 that the system has to fill with zeros again."""
 
@@ -124,12 +124,12 @@ def _choose_vllm_variables(spec: EngineSpec) -> dict[str, str]:
 def _choose_cpu_variables(spec: EngineSpec, install: VllmInstall, inherited: Mapping[str, str]) -> dict[str, str]:
     """In one process with all cores: with processes of its own, vLLM keeps one core free and spins on another."""
     num_threads = _choose_threads(spec, install, inherited)
-    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads, **_KEEP_FREED_MEMORY}
+    variables = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": num_threads, **KEEP_FREED_MEMORY}
     cache = find_compile_cache(install, num_threads, inherited)
-    return variables if cache is None else variables | _choose_compile_cache(cache, inherited)
+    return variables if cache is None else variables | choose_compile_cache(cache, inherited)
 
 
-def _choose_compile_cache(cache: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+def choose_compile_cache(cache: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     """torch's own cache, in vLLM's folder. What vLLM keeps besides it cannot load on a CPU (0.32: `finalize_loading`),
     and it compiles everything again."""
     root = inherited.get("VLLM_CACHE_ROOT") or str(cache)

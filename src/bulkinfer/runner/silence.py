@@ -43,10 +43,7 @@ class Listening:
         if self._is_noted:
             return
         self._is_noted = True
-        now_s = time.monotonic()
-        if self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
-            self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
-        self._since_s = now_s
+        self._since_s = self._note_silence()
 
     def note_tick(self, *, is_idle: bool) -> None:
         """Some time has passed. `is_idle`: nothing is asked."""
@@ -56,9 +53,8 @@ class Listening:
 
     def note_end(self, *, is_idle: bool) -> None:
         """The run asks no more: what is open now never ends otherwise, and may be why the run was ended. Safe twice."""
-        now_s = time.monotonic()
-        if not is_idle and self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
-            self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
+        if not is_idle:
+            self._note_silence()
         self._since_s = None
 
     def open_s(self) -> float | None:
@@ -72,3 +68,10 @@ class Listening:
         while not self._ended.empty():
             longest = max(longest, self._ended.get(), key=lambda silence: silence.length_s)
         return longest
+
+    def _note_silence(self) -> float:
+        """One ends now, if it was long enough. Returns the time."""
+        now_s = time.monotonic()
+        if self._since_s is not None and now_s - self._since_s >= _SHORTEST_S:
+            self._ended.put(Silence(now_s - self.began_s, now_s - self._since_s))
+        return now_s
