@@ -91,9 +91,12 @@ def main() -> int:
         queue = create_queue(name, args.scale)
         for label, kv_cache_bytes in _find_settings(name):
             variants = [variant for variant in VARIANTS if args.everywhere or name in variant.queues]
-            readings = list(_measure(queue, label, variants, args.rounds, kv_cache_bytes))
+            readings: list[Reading] = []
+            try:
+                readings.extend(_measure(queue, label, variants, args.rounds, kv_cache_bytes))
+            finally:  # also of a queue that is ended midway
+                keep_readings(args.results, label, readings)
             num_failed += args.rounds * len(variants) - len(readings)
-            keep_readings(args.results, label, readings)
     text = render_steps(load_readings(args.results))
     print(text)
     if args.scale == 1.0:
