@@ -154,16 +154,19 @@ def test_an_abort_is_acknowledged_and_frees_what_was_dropped(slow_engine: Engine
 
     slow_engine.submit(requests)
     wait_until(lambda: any(isinstance(one, EngineStats) and one.num_active == 4 for one in read(EngineStats)), 30)
-    before = [event for event in events if isinstance(event, EngineStats)][-1]
-    assert 0 <= before.num_free_kv_blocks < before.num_kv_blocks
-    assert before.kv_cache_usage > 0
+    busy = [event for event in events if isinstance(event, EngineStats)][-1]
+    assert 0 <= busy.num_free_kv_blocks < busy.num_kv_blocks
+    assert busy.kv_cache_usage > 0
     slow_engine.abort([*hashes, b"unknown"])
     wait_until(lambda: bool(read(Aborted)), 30)
     at = next(index for index, event in enumerate(events) if isinstance(event, Aborted))
     finished = {outcome.document_hash for outcome in select_outcomes(events[:at])}
-    aborted, after = events[at : at + 2]
+    before, aborted, after = events[at - 1 : at + 2]
+    assert isinstance(before, EngineStats)
     assert isinstance(aborted, Aborted)
     assert isinstance(after, EngineStats)
+    assert after.num_steps == before.num_steps
+    assert before.num_active + before.num_waiting == len(aborted.document_hashes)
     assert len(aborted.document_hashes) >= 5
     assert set(aborted.document_hashes) == hashes - finished
     assert (after.num_active, after.num_waiting, after.kv_cache_usage) == (0, 0, 0.0)

@@ -137,6 +137,37 @@ def test_nobody_is_told_to_come_back_where_more_come_than_twice_what_leaves() ->
     assert sum(promised) == 40  # twice the 20 that left in the same time
 
 
+def test_the_flood_of_one_user_leaves_the_others_their_promises() -> None:
+    admission = make_admission(queue_size=2, num_slots=0, per_user=1)
+    drain(admission, 20, 10.0)
+    assert admission.offer(make_waiting("first", user=1), 0, 10.0) is None
+    assert admission.offer(make_waiting("other", user=2), 0, 10.0) is None
+    flood = [admission.offer(make_waiting(str(number), user=1), 0, 10.0) for number in range(200)]
+    assert {refusal.reason for refusal in flood if refusal} == {Reason.USER_LIMIT}
+    assert flood[-1] == Refusal(Reason.USER_LIMIT, None)
+    # The queue is full; before the third one only those of the flood wait for it that were told to come back.
+    num_promised = sum(refusal.retry_after_s is not None for refusal in flood if refusal)
+    third = admission.offer(make_waiting("third", user=3), 0, 10.0)
+    assert third == Refusal(Reason.QUEUE_FULL, (num_promised + 1) / 2)
+    again = admission.offer(make_waiting("other again", user=2), 0, 10.0)
+    assert again is not None
+    assert again.retry_after_s is not None
+
+
+def test_who_has_too_many_open_waits_for_one_of_them_and_for_a_full_queue_too() -> None:
+    admission = make_admission(queue_size=5, num_slots=0, per_user=2)
+    drain(admission, 20, 10.0)
+    for user in (1, 1, 2, 2):
+        admission.offer(make_waiting("open", user=user), 0, 10.0)
+    # Half of what leaves is theirs: one a second. There is room in the queue.
+    assert admission.offer(make_waiting("more", user=1), 0, 10.0) == Refusal(Reason.USER_LIMIT, 1.0)
+    assert admission.offer(make_waiting("last", user=3), 0, 10.0) is None
+    assert admission.offer(make_waiting("too late", user=4), 0, 10.0) == Refusal(Reason.QUEUE_FULL, 0.5)
+    # Now there is none: two of five, and behind the one who was told to come back for it.
+    assert admission.offer(make_waiting("more", user=2), 0, 10.0) == Refusal(Reason.USER_LIMIT, 1 / (2 * 2 / 5))
+    assert admission.offer(make_waiting("too late", user=4), 0, 10.0) == Refusal(Reason.QUEUE_FULL, 1.5)
+
+
 def test_nobody_is_told_to_wait_longer_than_a_minute() -> None:
     admission = make_admission(queue_size=0, num_slots=0)
     drain(admission, 4, 29.0)

@@ -13,7 +13,7 @@ from bulkinfer.sweep.admission import Admission, Refusal, Waiting
 from bulkinfer.sweep.clients import MAX_ATTEMPTS, PAUSE_S, ClosedClients, PoissonClients
 from bulkinfer.sweep.driver import PointRun
 from bulkinfer.sweep.options import Kind
-from bulkinfer.sweep.point import PointSettings
+from bulkinfer.sweep.point import PointSettings, Tally
 from tests.sweep_support import SHORT_ONLY, Measured, make_load, make_waiting, measure, start_simulated
 
 
@@ -152,6 +152,17 @@ def test_what_the_engine_refuses_is_no_overload() -> None:
     assert point.refused["prompt_too_long"] > 1_000
     assert point.mean_active > 0.9
     assert not point.is_overloaded
+
+
+@pytest.mark.parametrize(("arrived", "backlog", "is_too_much"), [(30, 6, True), (30, 5, False), (1000, 100, False)])
+def test_a_small_share_of_the_load_can_be_too_much_on_its_own(arrived: int, backlog: int, *, is_too_much: bool) -> None:
+    tally = Tally(0.0)
+    tally.demand[0].arrived = 970
+    tally.demand[1].arrived = arrived
+    tally.used_s = 100.0
+    point = tally.finish(PointSettings(1, 10.0, None, 8), 100.0, is_complete=True, waiting=(0, backlog), num_running=0)
+    assert point.is_overloaded is is_too_much
+    assert point.num_arrived == 970 + arrived
 
 
 @pytest.mark.parametrize(("rate_per_s", "is_overloaded"), [(4.0, True), (1.5, False)])

@@ -178,8 +178,9 @@ class Engine(Protocol):
     def abort(self, document_hashes: Sequence[bytes]) -> None:
         """Drop requests that are in flight. Returns at once.
 
-        An `Aborted` comes that names those that were dropped, and a reading from after it. What had finished by then
-        comes before that, as a completion: each request that was submitted comes back once. Raises EngineDied.
+        An `Aborted` comes that names those that were dropped, between a reading from just before it and one from just
+        after. What had finished by then comes before that, as a completion: each request that was submitted comes back
+        once. Without requests to drop only the reading from after it comes. Raises EngineDied.
         """
 
     def now(self) -> float:

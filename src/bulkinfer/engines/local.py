@@ -79,6 +79,8 @@ class LocalEngine:
         """Drop requests that are in flight; `poll` returns what was dropped. Raises EngineDied if it is not running."""
         if self._step_engine is None:
             raise EngineDied("the engine is not running")
+        if document_hashes:
+            self._tell_stats(self._step_engine)
         self._events.append(Aborted(self._step_engine.abort(document_hashes)))
         self._note_rest(self._step_engine)
         self._tell_stats(self._step_engine)

@@ -248,7 +248,11 @@ class _Worker:
                 raise AssertionError("a second start")
 
     def _abort(self, engine: StepEngine, document_hashes: Sequence[bytes]) -> None:
-        """Drop what waits here and what the engine has, and say which, with a reading from after it."""
+        """Drop what waits here and what the engine has, and say which, between readings from before and after it.
+
+        Nothing to drop: one reading is asked for.
+        """
+        events: list[EngineEvent] = [self._read_stats(engine)] if document_hashes else []
         wanted = set(document_hashes)
         dropped = [arrival for arrival in self._pending if arrival.document_hash in wanted]
         for arrival in dropped:
@@ -260,7 +264,7 @@ class _Worker:
             del self._waited_s[document_hash]
         self._note_rest(engine)
         waited = tuple(arrival.document_hash for arrival in dropped)
-        self._tell([Aborted((*waited, *aborted)), self._read_stats(engine)])
+        self._tell([*events, Aborted((*waited, *aborted)), self._read_stats(engine)])
 
     def _add(self, engine: StepEngine) -> list[Rejection]:
         """Give the engine what is rendered, up to the first that is not: the order is the parent's.

@@ -4,7 +4,8 @@ A refusal carries a `retry_after_s` only where to retry is safe (the engine neve
 succeed: places become free, at a rate that was measured, for at least half of those who ask for one.
 """
 
-from collections import Counter, deque
+import heapq
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -47,6 +48,11 @@ class Waiting:
     load: LoadRequest
     arrived_at_s: float
     attempt: int = 1
+
+    @property
+    def level(self) -> int:
+        """0: normal priority; 1: low."""
+        return 1 if self.load.request.priority > 0 else 0
 
 
 @dataclass(slots=True)
@@ -110,6 +116,32 @@ class Rate:
         return len(self._times) / max(1e-9, min(RATE_WINDOW_S, now_s - self._start_s))
 
 
+class Line:
+    """Those who want a place of one kind: how often they ask, and who was told to come back for one."""
+
+    def __init__(self, start_s: float) -> None:
+        self._asked = Rate(start_s)
+        self._back_at_s: list[float] = []
+        """A heap."""
+
+    def note_asked(self, now_s: float) -> None:
+        """One more asks."""
+        self._asked.note(now_s)
+
+    def find_wait_s(self, freed_per_s: float, now_s: float) -> float | None:
+        """When a place will be free for one more, after those who were told to come back; None: not soon."""
+        if freed_per_s <= 0 or freed_per_s < MIN_CHANCE * self._asked.per_s(now_s):
+            return None
+        while self._back_at_s and self._back_at_s[0] <= now_s:
+            heapq.heappop(self._back_at_s)
+        wait_s = (len(self._back_at_s) + 1) / freed_per_s
+        return wait_s if wait_s <= MAX_RETRY_AFTER_S else None
+
+    def promise(self, at_s: float) -> None:
+        """One was told to come back then."""
+        heapq.heappush(self._back_at_s, at_s)
+
+
 class Admission:
     """The queue before the engine. Requests of normal priority leave it before those of low priority."""
 
@@ -133,10 +165,16 @@ class Admission:
         self._outside: tuple[deque[Waiting], deque[Waiting]] = (deque(), deque())
         """Where nobody is refused: arrivals for which the queue had no place."""
         self._open_of_user: Counter[int] = Counter()
-        self._promised: deque[float] = deque()
-        """When those who were told to come back will."""
         self._drained = Rate(now_s)
-        self._asked = Rate(now_s)
+        self._line = Line(now_s)
+        """For the queue. Who has too many requests open already is not in it."""
+        self._line_of_user: defaultdict[int, Line] = defaultdict(lambda: Line(now_s))
+        """For one of the requests that a user may have open."""
+
+    @property
+    def num_waiting_by_level(self) -> tuple[int, int]:
+        """Requests that wait, in the queue or for a place in it: of normal and of low priority."""
+        return len(self._waiting[0]) + len(self._outside[0]), self.num_low
 
     @property
     def num_queued(self) -> int:
@@ -155,14 +193,18 @@ class Admission:
 
     def offer(self, waiting: Waiting, num_running: int, now_s: float) -> Refusal | None:
         """Take a request, or say why not. With a free slot and nobody before it, a request needs no place."""
-        self._asked.note(now_s)
-        if self._per_user is not None and self._open_of_user[waiting.load.user] >= self._per_user:
-            return Refusal(Reason.USER_LIMIT, self._advise(now_s, self._own_share(waiting.load.user)))
+        user = waiting.load.user
         has_room = self._has_room(waiting, num_running)
-        if not has_room and self._is_rejecting:
-            return Refusal(Reason.QUEUE_FULL, self._advise(now_s, 1.0))
-        self._open_of_user[waiting.load.user] += 1
-        level = _level(waiting)
+        is_turned_away = self._is_rejecting and not has_room
+        if self._per_user is not None:
+            self._line_of_user[user].note_asked(now_s)
+            if self._open_of_user[user] >= self._per_user:
+                return Refusal(Reason.USER_LIMIT, self._advise(now_s, user, needs_queue=is_turned_away))
+        self._line.note_asked(now_s)
+        if is_turned_away:
+            return Refusal(Reason.QUEUE_FULL, self._advise(now_s, None, needs_queue=True))
+        self._open_of_user[user] += 1
+        level = waiting.level
         (self._waiting if has_room and not self._outside[level] else self._outside)[level].append(waiting)
         return None
 
@@ -199,7 +241,7 @@ class Admission:
     def note_left(self, waiting: Waiting) -> None:
         """A request has left the engine, in whatever way."""
         self.leave(waiting.load.user)
-        if self._low_share is not None and _level(waiting):
+        if self._low_share is not None and waiting.level:
             self._low_share.note(waiting, -1)
 
     def note_drained(self, now_s: float) -> None:
@@ -215,7 +257,7 @@ class Admission:
         """Whether the queue has places for all that must wait; who finds a free slot that it may use needs none."""
         num_free = max(0, self.num_slots - num_running)
         normal, low = self._waiting
-        level = _level(waiting)
+        level = waiting.level
         num_normal = min(num_free, len(normal) + 1 - level)
         num_free -= num_normal
         num_low = min(num_free, len(low) + level)
@@ -227,20 +269,17 @@ class Admission:
         """Of all that is open, what this user has: of what leaves, so much is theirs."""
         return self._open_of_user[user] / max(1, self._open_of_user.total())
 
-    def _advise(self, now_s: float, share: float) -> float | None:
-        """When a place will be free for one more, after those who were told to come back before it."""
-        drain_per_s = self._drained.per_s(now_s)
-        asked_per_s = self._asked.per_s(now_s)
-        if drain_per_s <= 0 or share <= 0 or drain_per_s < MIN_CHANCE * asked_per_s:
+    def _advise(self, now_s: float, user: int | None, *, needs_queue: bool) -> float | None:
+        """When there will be a place for one more in each line that it stands in: its user's, the queue's."""
+        freed_per_s = self._drained.per_s(now_s)
+        lines = [(self._line, freed_per_s)] if needs_queue else []
+        if user is not None:
+            lines.append((self._line_of_user[user], freed_per_s * self._own_share(user)))
+        waits_s = [line.find_wait_s(rate_per_s, now_s) for line, rate_per_s in lines]
+        known_s = [wait_s for wait_s in waits_s if wait_s is not None]
+        if len(known_s) < len(waits_s):
             return None
-        while self._promised and self._promised[0] <= now_s:
-            self._promised.popleft()
-        wait_s = (len(self._promised) + 1) / (drain_per_s * share)
-        if wait_s > MAX_RETRY_AFTER_S:
-            return None
-        self._promised.append(now_s + wait_s)
-        return wait_s
-
-
-def _level(waiting: Waiting) -> int:
-    return 1 if waiting.load.request.priority > 0 else 0
+        longest_s = max(known_s)
+        for line, _ in lines:
+            line.promise(now_s + longest_s)
+        return longest_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from bulkinfer.engines.base import Engine
 from bulkinfer.errors import EngineError
 from bulkinfer.records import Aborted, Completion, EngineStats, FailureCode, Rejection
-from bulkinfer.sweep.admission import Admission, Refusal, Waiting
+from bulkinfer.sweep.admission import Admission, Reason, Refusal, Waiting
 from bulkinfer.sweep.clients import Clients
 from bulkinfer.sweep.point import (
     MAX_SHOWN_CANCELLATIONS,
@@ -92,19 +92,19 @@ class PointRun:
             self._cancel_due(now_s)
             self._submit(now_s)
             if self._is_measured(now_s):
-                self._tally.note_waiting(self._admission.num_queued, self._admission.num_outside)
+                admission = self._admission
+                self._tally.note_waiting(admission.num_queued, admission.num_outside, admission.num_waiting_by_level)
             num_active = len(self._flights)
             # With slots free only the reserve keeps them waiting: for them the engine is full.
             num_used = max(num_active, self._settings.concurrency) if self._admission.num_low else num_active
             self._poll(self._find_timeout_s(self._engine.now()))
             self._note_active(num_active, num_used, now_s, self._engine.now())
-        num_waiting = self._admission.num_queued + self._admission.num_outside
         end_s = min(self._engine.now(), self._end_s)
         point = self._tally.finish(
             self._settings,
             end_s,
             is_complete=is_complete,
-            num_waiting=num_waiting,
+            waiting=self._admission.num_waiting_by_level,
             num_running=len(self._flights),
         )
         rest = self._come_to_rest()
@@ -138,8 +138,9 @@ class PointRun:
         for waiting in self._clients.take_due(now_s, MAX_DUE):
             is_measured = self._is_measured(now_s)
             if is_measured:
-                self._tally.arrived += waiting.attempt == 1
-                self._tally.retries += waiting.attempt > 1
+                demand = self._tally.demand[waiting.level]
+                demand.arrived += waiting.attempt == 1
+                demand.retries += waiting.attempt > 1
             refusal = self._admission.offer(waiting, len(self._flights), now_s)
             if refusal is not None:
                 self._refuse(waiting, refusal, now_s)
@@ -154,6 +155,7 @@ class PointRun:
         self._clients.note_refusal(waiting, refusal, now_s)
         if self._is_measured(now_s):
             self._tally.refused[str(refusal.reason)] += 1
+            self._tally.demand[waiting.level].turned_away += refusal.reason == Reason.QUEUE_FULL
             self._tally.with_retry_after += refusal.retry_after_s is not None
 
     def _cancel_due(self, now_s: float) -> None:
@@ -171,8 +173,6 @@ class PointRun:
                 self._clients.note_end(waiting, now_s)
         if dropped:
             self._aborting.update(dropped)
-            if len(self._tally.cancellations) < MAX_SHOWN_CANCELLATIONS:
-                self._engine.abort(())  # drops nothing, but a reading comes from just before
             self._engine.abort(dropped)
 
     def _submit(self, now_s: float) -> None:

@@ -162,18 +162,35 @@ class Durations:
 
 
 @dataclass(slots=True)
+class Demand:
+    """What came at one level of priority, and what of it found no room."""
+
+    arrived: int = 0
+    retries: int = 0
+    turned_away: int = 0
+    """For want of a place in the queue, each time that it came."""
+    backlog_before: int | None = None
+    """Requests that waited when the warm-up was over."""
+
+    def is_too_much(self, num_waiting: int) -> bool:
+        """Whether the backlog grew by a tenth of what came, or a tenth was sent away for good."""
+        growth = num_waiting - (self.backlog_before or 0)
+        return max(growth, self.turned_away - self.retries) > max(5, self.arrived // 10)
+
+
+@dataclass(slots=True)
 class Tally:
     """Counts while a point goes on; what comes before `from_s` is the warm-up and counts for nothing."""
 
     from_s: float
-    arrived: int = 0
+    demand: tuple[Demand, Demand] = field(default_factory=lambda: (Demand(), Demand()))
+    """At normal and at low priority."""
     cut: int = 0
     cancelled_waiting: int = 0
     cancelled_running: int = 0
     late_cancels: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     with_retry_after: int = 0
-    retries: int = 0
     retries_taken: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     max_queued: int = 0
@@ -182,8 +199,6 @@ class Tally:
     """Seconds that requests were in the engine, added up."""
     used_s: float = 0.0
     """Likewise, with the slots that the reserve keeps from requests that wait for them."""
-    backlog_before: int | None = None
-    """Requests that waited when the warm-up was over."""
     preemptions_before: int | None = None
     """By the engine's counter, at the last reading of the warm-up."""
     durations: dict[Kind, Durations] = field(default_factory=lambda: {kind: Durations() for kind in Kind})
@@ -205,10 +220,11 @@ class Tally:
         self.cached_tokens += completion.cached_tokens
         self.output_tokens += completion.output_tokens
 
-    def note_waiting(self, num_queued: int, num_outside: int) -> None:
+    def note_waiting(self, num_queued: int, num_outside: int, by_level: tuple[int, int]) -> None:
         """How many wait, now."""
-        if self.backlog_before is None:
-            self.backlog_before = num_queued + num_outside
+        for demand, num_waiting in zip(self.demand, by_level, strict=True):
+            if demand.backlog_before is None:
+                demand.backlog_before = num_waiting
         self.max_queued = max(self.max_queued, num_queued)
         self.max_outside = max(self.max_outside, num_outside)
 
@@ -225,7 +241,7 @@ class Tally:
         return sum(len(one.total) for one in self.durations.values())
 
     def finish(
-        self, settings: PointSettings, end_s: float, *, is_complete: bool, num_waiting: int, num_running: int
+        self, settings: PointSettings, end_s: float, *, is_complete: bool, waiting: tuple[int, int], num_running: int
     ) -> Point:
         """The result; rest and the engine's own count of aborts are added later."""
         measured_s = max(0.0, end_s - self.from_s)
@@ -236,15 +252,14 @@ class Tally:
             everything.first_token += one.first_token
             everything.total += one.total
         is_full = self.used_s * per_s >= FULL_SHARE * settings.concurrency
-        growth = num_waiting - (self.backlog_before or 0)
         return Point(
             settings=settings,
             measured_s=measured_s,
             is_complete=is_complete,
             is_overloaded=is_full
             and settings.rate_per_s is not None
-            and max(growth, self.refused["queue_full"] - self.retries) > max(5, self.arrived // 10),
-            num_arrived=self.arrived,
+            and any(demand.is_too_much(num) for demand, num in zip(self.demand, waiting, strict=True)),
+            num_arrived=sum(demand.arrived for demand in self.demand),
             num_completed=self.num_completed,
             num_cut=self.cut,
             num_cancelled_waiting=self.cancelled_waiting,
@@ -252,10 +267,10 @@ class Tally:
             num_late_cancels=self.late_cancels,
             refused=dict(self.refused),
             num_with_retry_after=self.with_retry_after,
-            num_retries=self.retries,
+            num_retries=sum(demand.retries for demand in self.demand),
             num_retries_taken=self.retries_taken,
             errors=dict(self.errors),
-            num_unanswered=num_waiting + num_running,
+            num_unanswered=sum(waiting) + num_running,
             max_queued=self.max_queued,
             max_outside=self.max_outside,
             requests_per_s=self.num_completed * per_s,
