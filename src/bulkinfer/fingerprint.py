@@ -79,7 +79,7 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity) -> UUID:
     """The identity of all that can change an answer, apart from the document."""
     task: dict[str, JsonValue] = {
         "scheme": SCHEME,
-        "kind": "generate",
+        "kind": spec.task.kind,
         "model": ["folder", model.digest] if model.digest else ["hub", model.model, model.revision],
         "chat_template": spec.model.chat_template,
         "prompt": [spec.prompt.system, spec.prompt.user],

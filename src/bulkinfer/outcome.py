@@ -116,6 +116,8 @@ def _succeed(request: Request, completion: Completion, waited_s: float, now: dat
         total_s=waited_s + completion.total_s,
         attempts=request.attempt,
         completed_at=now,
+        details=completion.details,
+        vector=completion.vector,
     )
 
 

@@ -94,6 +94,7 @@ def test_defaults(load: Load) -> None:
         "name": "a-job",
         "input": {"path": ["a.jsonl"], "id": None},
         "model": {"path": "org/name", "revision": None, "chat_template": None, "trust_remote_code": False},
+        "task": {"kind": "generate"},
         "prompt": {"system": None, "user": "{{ body }}"},
         "sampling": {
             "temperature": 0.0,
@@ -261,7 +262,7 @@ def test_one_database_under_two_names_has_one_path(load: Load, tmp_path: Path) -
         ("output:", "limits: {reserve: some}\noutput:", "(0% to less than 100%), found the text 'some'"),
         ("output:", "limits: {reject_when_queue_full: 1}\noutput:", "expected true or false, found the whole number 1"),
         ("output:", "limts: {}\noutput:", "job.yaml:6:1: limts: unknown key; did you mean limits?"),
-        ("output:", "zzz: {}\noutput:", "zzz: unknown key; known are name, input, model, prompt, "),
+        ("output:", "zzz: {}\noutput:", "zzz: unknown key; known are name, input, model, task, prompt, "),
         ("output:", "? [a]\n: b\noutput:", "expected a text as key; put it in quotes"),
         ("output:", "3: b\noutput:", "job.yaml:6:1: expected a text as key; put it in quotes"),
     ],

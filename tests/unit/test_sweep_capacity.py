@@ -24,7 +24,7 @@ def make_point(
     **changes: Any,  # noqa: ANN401 - of any field
 ) -> Point:
     settings = PointSettings(concurrency, rate_per_s, None, 32, batched_tokens)
-    point = Tally(0.0).finish(settings, 10.0, is_complete=True, num_waiting=0, num_running=0)
+    point = Tally(0.0).finish(settings, 10.0, is_complete=True, waiting=(0, 0), num_running=0)
     found = {"requests_per_s": requests_per_s, "p95_s": p95_s, "num_completed": 100, **changes}
     return replace(point, **found)
 

@@ -142,6 +142,7 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
     match name:
         case "Completion":
             fields["document_hash"] = bytes.fromhex(fields["document_hash"])
+            fields["vector"] = None if fields["vector"] is None else tuple(fields["vector"])
             return Completion(**fields)
         case "Rejection":
             fields["document_hash"] = bytes.fromhex(fields["document_hash"])

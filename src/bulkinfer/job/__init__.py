@@ -5,20 +5,16 @@
 It does not read the input, the model or the database, and it does not parse the templates.
 """
 
+from bulkinfer.job.engine_spec import EngineSection
+from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limit import FailureLimit, parse_failure_limit
+from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.load import Job, load_job
 from bulkinfer.job.nearest import find_nearest
-from bulkinfer.job.spec import (
-    EngineSection,
-    InputSpec,
-    JobSpec,
-    LimitsSpec,
-    ModelSpec,
-    OutputSpec,
-    PromptSpec,
-    SamplingSpec,
-    json_schema,
-)
+from bulkinfer.job.output_spec import OutputSpec
+from bulkinfer.job.prompt_spec import ModelSpec, PromptSpec
+from bulkinfer.job.sampling_spec import SamplingSpec
+from bulkinfer.job.spec import JobSpec, json_schema
 
 __all__ = [
     "EngineSection",

@@ -13,7 +13,8 @@ from pydantic_core import ErrorDetails
 from bulkinfer.errors import JobError
 from bulkinfer.job.document import KeyPath, Place, Plain, shorten_key
 from bulkinfer.job.nearest import find_nearest
-from bulkinfer.job.spec import NAME_PATTERN, PATH_PATTERN, JobSpec
+from bulkinfer.job.section import NAME_PATTERN, PATH_PATTERN
+from bulkinfer.job.spec import JobSpec
 
 MAX_PROBLEMS = 10
 MAX_SHOWN_CHARS = 40

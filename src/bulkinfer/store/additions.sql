@@ -17,3 +17,15 @@ create table if not exists samples(
 
 -- Columns that came after the table; databases in use have it without them.
 alter table samples add column if not exists gpu_memory_bytes bigint;
+
+alter table results add column if not exists details json;  -- what the task or its policies add: docs/jobs.md
+alter table results add column if not exists vector float[];
+alter table failures add column if not exists details json;
+
+create or replace view answers as
+    select d.document_id, d.source, d.row, r.output, r.value, r.finish_reason, r.prompt_tokens, r.cached_tokens,
+        r.output_tokens, r.queue_s, r.first_token_s, r.total_s, r.attempts, r.completed_at,
+        d.name, r.task_fingerprint, r.document_hash, r.run_id, r.details, r.vector
+    from documents d
+    join newest_runs n on n.name = d.name
+    join results r on r.task_fingerprint = n.task_fingerprint and r.document_hash = d.document_hash;

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 import duckdb
+import orjson
 import pyarrow as pa
 
-from bulkinfer.records import DocumentRow, Failure, KnownSpan, Result, Scan
+from bulkinfer.records import DocumentRow, Failure, JsonValue, KnownSpan, Result, Scan
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -89,7 +90,7 @@ def inputs_table(scans: Sequence[Scan]) -> pa.Table:
 
 
 def results_table(results: Sequence[Result]) -> pa.Table:
-    """Columns of the table `results` that a result brings; `value` is still text."""
+    """Columns of the table `results` that a result brings; `value` and `details` are still text."""
     return pa.table(
         {
             "document_hash": _uuids([result.document_hash for result in results]),
@@ -104,12 +105,14 @@ def results_table(results: Sequence[Result]) -> pa.Table:
             "total_s": pa.array([result.total_s for result in results], pa.float32()),
             "attempts": pa.array([result.attempts for result in results], pa.int32()),
             "completed_at": pa.array([result.completed_at for result in results], _TIME),
+            "details": _json_texts([result.details for result in results]),
+            "vector": pa.array([result.vector for result in results], pa.list_(pa.float32())),
         }
     )
 
 
 def failures_table(failures: Sequence[Failure]) -> pa.Table:
-    """Columns of the table `failures` that a failure brings."""
+    """Columns of the table `failures` that a failure brings; `details` is still text."""
     return pa.table(
         {
             "document_hash": _uuids([failure.document_hash for failure in failures]),
@@ -122,6 +125,7 @@ def failures_table(failures: Sequence[Failure]) -> pa.Table:
             "attempts": pa.array([failure.attempts for failure in failures], pa.int32()),
             "retryable": pa.array([failure.retryable for failure in failures], pa.bool_()),
             "failed_at": pa.array([failure.failed_at for failure in failures], _TIME),
+            "details": _json_texts([failure.details for failure in failures]),
         }
     )
 
@@ -141,6 +145,13 @@ def _texts(values: list[str | None] | list[str]) -> pa.Array:
     except UnicodeEncodeError:
         # A lone surrogate has no UTF-8 form. One such text must not keep the others of a commit from being stored.
         return pa.array([value if value is None else _printable(value) for value in values], pa.string())
+
+
+def _json_texts(values: list[Mapping[str, JsonValue] | None]) -> pa.Array:
+    """Most often there is none: then nothing is made of each."""
+    if not any(values):
+        return pa.nulls(len(values), pa.string())
+    return _texts([None if value is None else orjson.dumps(value).decode() for value in values])
 
 
 def _printable(text: str) -> str:

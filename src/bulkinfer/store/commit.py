@@ -28,7 +28,8 @@ class Written:
 
 _INSERT_RESULTS = """
     insert into results by name
-    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.* replace (try_cast(p.value as json) as value)
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.*
+        replace (try_cast(p.value as json) as value, p.details::json as details)
     from pending p
     where not exists (
         select 1 from results r where r.task_fingerprint = $task and r.document_hash = p.document_hash
@@ -36,7 +37,7 @@ _INSERT_RESULTS = """
 """
 _INSERT_FAILURES = """
     insert into failures by name
-    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.*
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.* replace (p.details::json as details)
     from pending p
     where not exists (
         select 1 from results r where r.task_fingerprint = $task and r.document_hash = p.document_hash

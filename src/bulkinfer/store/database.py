@@ -230,7 +230,7 @@ def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
     """
     try:
         found = connection.execute("select table_name, column_name from duckdb_columns()").fetchall()
-        if not set(found) >= {("scan_ends", "scan_id"), ("samples", "gpu_memory_bytes")}:
+        if not set(found) >= {("scan_ends", "scan_id"), ("samples", "gpu_memory_bytes"), ("failures", "details")}:
             connection.execute(_read_sql("additions.sql"))
             connection.execute("checkpoint")
     except duckdb.Error as error:

@@ -57,14 +57,6 @@ create view documents as
     join scans s on s.scan_id = i.scan_id
     join document_rows d on d.scan_id = i.scan_id;
 
-create view answers as
-    select d.document_id, d.source, d.row, r.output, r.value, r.finish_reason, r.prompt_tokens, r.cached_tokens,
-        r.output_tokens, r.queue_s, r.first_token_s, r.total_s, r.attempts, r.completed_at,
-        d.name, r.task_fingerprint, r.document_hash, r.run_id
-    from documents d
-    join newest_runs n on n.name = d.name
-    join results r on r.task_fingerprint = n.task_fingerprint and r.document_hash = d.document_hash;
-
 create view newest_failures as
     select * from failures
     qualify row_number() over (partition by task_fingerprint, document_hash order by failed_at desc, rowid desc) = 1;

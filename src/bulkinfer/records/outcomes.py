@@ -1,0 +1,86 @@
+"""What a document ends with."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from bulkinfer.records.documents import JsonValue, Origin
+
+
+class FailureCode(StrEnum):
+    """Why one document has no answer. Stable: users select by them."""
+
+    UNREADABLE_ROW = "unreadable_row"
+    """The row is not a document: broken JSON, an array, invalid UTF-8, a value that is no text."""
+    MISSING_FIELD = "missing_field"
+    """The prompt prints a field that the document lacks, or that is null."""
+    TEMPLATE_ERROR = "template_error"
+    """The template failed on this document for another reason."""
+    EMPTY_PROMPT = "empty_prompt"
+    """The rendered user message is empty or only white space."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """Prompt tokens + max_tokens exceed `limits.max_context_tokens`."""
+    ENGINE_REJECTED = "engine_rejected"
+    """The engine refused the request as invalid."""
+    TRUNCATED = "truncated"
+    """The answer was cut at max_tokens."""
+    INVALID_OUTPUT = "invalid_output"
+    """The answer is not what the job promises: not valid JSON, not one of the choices, empty."""
+    ENGINE_ERROR = "engine_error"
+    """The engine failed on this request for a reason of its own."""
+    ENGINE_KILLER = "engine_killer"
+    """The engine died each time that this document was in flight alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to one document."""
+
+    document_hash: bytes
+    output: str
+    value: str | None
+    """The parsed answer as JSON text, where the job asks for JSON."""
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    queue_s: float
+    """From entering the queue until the scheduler first ran it; likewise the next two."""
+    first_token_s: float
+    total_s: float
+    attempts: int
+    completed_at: datetime
+    details: Mapping[str, JsonValue] | None = None
+    """What task and policies add: probabilities, further answers, tokens before and after a cut; docs/jobs.md."""
+    vector: tuple[float, ...] | None = None
+    """Of a task that makes vectors; `output` is empty then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why one document has no answer."""
+
+    document_hash: bytes
+    origin: Origin
+    code: FailureCode
+    message: str
+    """Names field, line and limit; never quotes the document, the prompt or the answer."""
+    raw_output: str | None
+    attempts: int
+    retryable: bool
+    failed_at: datetime
+    details: Mapping[str, JsonValue] | None = None
+    """As in a result."""
+
+
+Outcome = Result | Failure
+
+
+class Only(StrEnum):
+    """Which documents a run takes."""
+
+    NEW = "new"
+    FAILED = "failed"
+    TRUNCATED = "truncated"
+    INVALID = "invalid"

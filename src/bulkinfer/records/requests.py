@@ -1,0 +1,86 @@
+"""What the engine is asked for one document, and what it returns."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bulkinfer.records.documents import JsonValue, Origin
+from bulkinfer.records.outcomes import FailureCode
+
+
+class FinishReason(StrEnum):
+    """Why the engine stopped, in vLLM's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+    REPETITION = "repetition"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of the conversation that is the prompt."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A rendered document, ready for the engine. The sampling parameters are the job's, except for `max_tokens`."""
+
+    document_hash: bytes
+    origin: Origin
+    """Of the first row that holds this document."""
+    messages: tuple[Message, ...]
+    num_chars: int
+    """Characters of all messages: what requests are ordered by before anything is tokenised."""
+    attempt: int = 1
+    queued_at_s: float = 0.0
+    """When it entered the queue, on the engine's clock."""
+    prefix_group: int | None = None
+    """Requests of one shard with the same number share a long beginning; None: alone."""
+    max_tokens: int | None = None
+    """The most tokens of this answer; None: as many as the job says."""
+    priority: int = 0
+    """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
+    first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine returned for one request. Durations count from the moment that the engine was given it."""
+
+    document_hash: bytes
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    """Prompt tokens that came from the prefix cache."""
+    output_tokens: int
+    queue_s: float
+    """Until the scheduler first ran it."""
+    first_token_s: float
+    total_s: float
+    details: Mapping[str, JsonValue] | None = None
+    """What the task asks for besides the text: see `Result.details`."""
+    vector: tuple[float, ...] | None = None
+    """Of a task that makes vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The engine did not run one request. It says nothing about the others."""
+
+    document_hash: bytes
+    code: FailureCode
+    message: str
+    prompt_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Requests that the engine has dropped, as it was asked to: nothing comes for them any more. A reading follows."""
+
+    document_hashes: tuple[bytes, ...]
