@@ -99,6 +99,25 @@ def test_the_port_tells_of_a_run_that_goes_on(folder: JobFolder) -> None:
     assert (rest[-1]["event"], rest[-1]["status"], rest[-1]["exit_code"]) == ("run_ended", "interrupted", 143)
 
 
+def test_documents_in_flight_that_a_signal_gives_up_are_cancelled_once(folder: JobFolder, tmp_path: Path) -> None:
+    metrics = tmp_path / "job.prom"
+    folder.write_documents(make_documents(5_000))
+    folder.write_job(engine=simulated(folder, clock="real", seconds_per_output_token=0.05))
+    command = [sys.executable, "-m", "bulkinfer", "run", str(folder.job_path), "--log-format", "json", "--grace", "0"]
+    with subprocess.Popen([*command, "--metrics-file", str(metrics)], stderr=subprocess.PIPE, text=True) as run:
+        assert run.stderr is not None
+        lines = []
+        for line in map(json.loads, run.stderr):
+            lines.append(line)
+            if line["event"] == "engine_started":
+                run.terminate()
+    assert run.returncode == 143
+    [draining] = [line for line in lines if line["event"] == "draining"]
+    [cancelled] = [line for line in lines if line["event"] == "cancelled"]
+    counted = read_samples(metrics.read_text())["bulkinfer_documents_cancelled_total"]
+    assert 0 < cancelled["num_documents"] == counted <= draining["num_in_flight"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import socket
 import sys
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from bulkinfer.metrics import MetricsOptions, open_metrics
 from bulkinfer.metrics import otlp as otlp_module
 from bulkinfer.metrics.catalogue import CATALOGUE
+from bulkinfer.metrics.signals import Signal
+from bulkinfer.metrics.tally import Tally
 from tests.cli_support import Called, call
 from tests.conftest import JobFolder, make_documents
 from tests.metrics_support import LABELS_OF_TEST, STARTED, read_samples
@@ -115,11 +118,37 @@ def test_a_death_ends_no_trace(folder: JobFolder, monkeypatch: pytest.MonkeyPatc
         folder.write_job(engine={"simulated": {**folder.spec["engine"]["simulated"], "faults": faults}})
         assert call("run", str(folder.job_path)).exit_code == 0
     [run] = [span for span in collector.spans() if span.name == "bulkinfer.run"]
-    assert [event.name for event in run.events] == ["bulkinfer.engine_death"]
+    assert [event.name for event in run.events] == ["bulkinfer.engine_death", "bulkinfer.engine_restart"]
     assert len([span for span in collector.spans() if span.name == "bulkinfer.engine_start"]) == 2
     metrics = collector.last_metrics()
     assert [point.as_int for point in metrics["bulkinfer.engine_deaths"].sum.data_points] == [1]
     assert [point.as_int for point in metrics["bulkinfer.engine_restarts"].sum.data_points] == [1]
+
+
+def test_a_death_that_ends_the_run_is_seen(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    faults = [{"match": "document", "kind": "die"}]
+    with run_collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/v1/traces")
+        folder.write_documents(make_documents(5))
+        simulated = {**folder.spec["engine"]["simulated"], "faults": faults}
+        folder.write_job(engine={"simulated": simulated, "max_restarts": 0}, limits={"max_concurrency": 1})
+        assert call("run", str(folder.job_path)).exit_code == 3
+    [run] = [span for span in collector.spans() if span.name == "bulkinfer.run"]
+    names = [event.name for event in run.events]
+    assert names.count("bulkinfer.engine_death") == names.count("bulkinfer.engine_restart") + 1
+    loads = [span for span in collector.spans() if span.name == "bulkinfer.engine_start"]
+    assert len(loads) == names.count("bulkinfer.engine_death")
+
+
+def test_a_collector_that_never_answers_is_waited_for_no_longer_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    warnings: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        tally = Tally(LABELS_OF_TEST)
+        telemetry = otlp_module.OtlpTelemetry(tally, STARTED, frozenset(Signal), warnings.append)
+        telemetry.close(0.1)
+    assert warnings == ["OpenTelemetry: the last of this run could not be sent"]
 
 
 def test_names_that_the_environment_gives_go_before_ours(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,3 +178,15 @@ def test_an_empty_input_is_told_with_its_files(folder: JobFolder) -> None:
     assert "7 file(s)" in str(error)
     assert "(0.jsonl, 1.jsonl, 2.jsonl, 3.jsonl, 4.jsonl)" in str(error)
     assert str(folder.job_path) in str(error)
+
+
+@pytest.mark.parametrize(
+    ("reserve", "most", "is_warned"), [("25%", 1, True), ("25%", 4, False), ("25%", "auto", False)]
+)
+def test_a_reserve_of_less_than_one_sequence_is_said(
+    folder: JobFolder, reserve: str, most: int | str, *, is_warned: bool
+) -> None:
+    folder.write_documents([{"id": "1", "body": "word"}])
+    found = list(plan(folder, limits={"reserve": reserve, "max_concurrency": most}).iter_warnings())
+    expected = "limits.reserve 25% of limits.max_concurrency 1 is less than one sequence"
+    assert [text.startswith(expected) for text in found] == [True] * is_warned

@@ -1,7 +1,7 @@
 """Samples: how a run stood every few seconds, in the transaction of a commit, never too many of them."""
 
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest.mock import patch
 
 import duckdb
@@ -9,7 +9,8 @@ import pytest
 
 from bulkinfer.errors import StoreError
 from bulkinfer.records import RunStatus
-from bulkinfer.store import CommitLimits, Reader, Store, commit, find_runs, read_details, samples
+from bulkinfer.store import CommitLimits, Reader, Store, find_runs, read_details, samples, writer
+from bulkinfer.store.commit import commit_pending
 from bulkinfer.store.samples import SampleClock, interval_s
 from tests.unit.store_support import QUICK, TASK, make_file, make_result, make_run, make_sample, select
 
@@ -104,35 +105,49 @@ def test_the_end_of_a_run_has_a_line(tmp_path: Path) -> None:
 def test_a_commit_that_fails_leaves_no_line_and_a_second_attempt_one(tmp_path: Path) -> None:
     store = open_run(tmp_path / "a.duckdb", QUICK)
     store.samples.source = lambda: (make_sample(1.0), {})
-    insert = samples.insert_sample
+    outcomes: list[object] = []
 
-    def insert_and_fail(connection: duckdb.DuckDBPyConnection, *rest: object) -> None:
-        insert(connection, *rest)  # type: ignore[arg-type]  # as it was called
+    def fail(*arguments: Any) -> NoReturn:  # noqa: ANN401 - as it was called
+        outcomes.append(commit_pending(*arguments))
         raise duckdb.IOException
 
-    with patch.object(commit, "insert_sample", insert_and_fail):
+    with patch.object(writer, "commit_pending", fail):
         store.add([make_result("a")])
         with pytest.raises(StoreError):
             store.flush()
     store.close()
+    assert len(outcomes) > 1, "all was written, and then the commit failed"
     assert select(tmp_path / "a.duckdb", "select count(*) from samples") == [(0,)]
 
     store = open_run(tmp_path / "a.duckdb", QUICK)
     store.samples.source = lambda: (make_sample(1.0), {})
-    attempts = []
+    outcomes.clear()
 
-    def fail_once(connection: duckdb.DuckDBPyConnection, *rest: object) -> None:
-        insert(connection, *rest)  # type: ignore[arg-type]
-        attempts.append(1)
-        if len(attempts) == 1:
+    def fail_once(*arguments: Any) -> object:  # noqa: ANN401
+        outcomes.append(commit_pending(*arguments))
+        if len(outcomes) == 1:
             raise duckdb.IOException
+        return outcomes[-1]
 
-    with patch.object(commit, "insert_sample", fail_once):
+    with patch.object(writer, "commit_pending", fail_once):
         store.add([make_result("a")])
         store.flush()
     store.close()
-    assert len(attempts) == 2
+    assert len(outcomes) == 2
     assert select(tmp_path / "a.duckdb", "select count(*) from samples") == [(1,)]
+
+
+def test_a_line_that_alone_cannot_be_written_is_left_out_and_the_commit_goes_on(tmp_path: Path) -> None:
+    store = open_run(tmp_path / "a.duckdb", QUICK)
+    store.samples.source = lambda: (make_sample(1.0, read=2**80), {})
+    store.add([make_result("a")])
+    store.flush()
+    store.samples.source = lambda: (make_sample(2.0, read=2**80), {})
+    store.end_run(RunStatus.COMPLETED, 0, {})
+    store.close()
+    assert select(tmp_path / "a.duckdb", "select count(*) from results") == [(1,)]
+    assert select(tmp_path / "a.duckdb", "select status from run_ends") == [("completed",)]
+    assert select(tmp_path / "a.duckdb", "select count(*) from samples") == [(0,)]
 
 
 def test_an_older_database_gets_the_table_when_it_is_written_and_is_read_without(tmp_path: Path) -> None:

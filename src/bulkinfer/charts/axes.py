@@ -77,7 +77,7 @@ def _draw_series(axes: Any, series: Series, theme: Theme, number: int) -> Any:
     )
     for (x_at, y_at), label in zip(series.points, series.point_labels, strict=False):
         if y_at is not None:
-            axes.annotate(clean(label), (x_at, y_at), (4, 4), textcoords="offset points", fontsize=7, color=theme.muted)
+            axes.annotate(clean(label), (x_at, y_at), (6, 6), textcoords="offset points", fontsize=7, color=theme.muted)
     return line
 
 
@@ -119,7 +119,8 @@ def _draw_marks(axes: Any, marks: Sequence[Mark], theme: Theme) -> None:
                 linestyle="none",
                 clip_on=False,
             )
-            axes.annotate(clean(mark.label), (mark.x, mark.y), (-8 if is_right else 8, -11), **words)
+            # Beside a curve that rises: above it on the left, below it on the right.
+            axes.annotate(clean(mark.label), (mark.x, mark.y), (-8, 8) if is_right else (8, -11), **words)
 
 
 def _find_share(axes: Any, x: float) -> float:

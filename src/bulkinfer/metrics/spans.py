@@ -18,6 +18,7 @@ from bulkinfer.events import (
     Committed,
     Draining,
     EngineGivenUp,
+    EngineLost,
     EngineRestarting,
     EngineStarted,
     EngineStarting,
@@ -61,9 +62,11 @@ class RunSpans:
                 )
             case EngineStarted(replica=replica):
                 self._end_load(replica or 0)
-            case EngineRestarting(num_in_flight=num_in_flight, replica=replica):
+            case EngineLost(replica=replica):
                 self._end_load(replica or 0, fault="engine_died")
-                self._note("bulkinfer.engine_death", engine=replica or 0, num_in_flight=num_in_flight)
+                self._note("bulkinfer.engine_death", engine=replica or 0)
+            case EngineRestarting(num_in_flight=num_in_flight, replica=replica):
+                self._note("bulkinfer.engine_restart", engine=replica or 0, num_in_flight=num_in_flight)
             case EngineGivenUp(replica=replica):
                 self._end_load(replica, fault="engine_given_up")
                 self._note("bulkinfer.engine_given_up", engine=replica)

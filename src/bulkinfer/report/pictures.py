@@ -25,8 +25,6 @@ from bulkinfer.report.timeline import Stretch, find_restarts, find_spans, line_o
 from bulkinfer.store import Histogram, Moment
 
 TIME = Axis("time since the start of the run", Unit.SECONDS)
-FEW_POINTS = 30
-"""So few are shown as points on their line: between them, nothing is known."""
 QUEUED = Axis("time since a document entered the queue", Unit.SECONDS)
 
 
@@ -127,8 +125,8 @@ def _draw_rates(subject: Subject, title: str, y: Axis, lines: Sequence[_Line]) -
 
 def _draw_readings(subject: Subject, title: str, y: Axis, lines: Sequence[_Line]) -> Picture:
     moments = subject.details.moments
-    look = Look.LINE_WITH_POINTS if len(moments) <= FEW_POINTS else Look.LINE
-    series = [Series(line.name, line_of(moments, line.of_moment), look) for line in lines if line.of_moment]
+    # Steps: between two readings nothing is known but the first.
+    series = [Series(line.name, line_of(moments, line.of_moment), Look.STEPS) for line in lines if line.of_moment]
     rows = [
         [format_value(moment.elapsed_s, Unit.SECONDS)]
         + [_show(line.of_moment(moment), y.unit) for line in lines if line.of_moment]

@@ -299,11 +299,11 @@ class Run:
         planner = create_planner(plan, self._options, scans, store)
         store.status_source = self._describe_status
         store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._fleet.num_documents)
-        warning = None
+        warnings = list(plan.iter_warnings())
         try:
             store.listen(plan.job.spec.output.client_timeout_s)
         except StoreError as error:
-            warning = Warned(f"{error}; `query`, `failures` and `export` work after the run")
+            warnings.append(f"{error}; `query`, `failures` and `export` work after the run")
         self._emit(
             RunStarted(
                 name,
@@ -314,8 +314,8 @@ class Run:
                 self._ledger.input_size_bytes,
             )
         )
-        if warning:  # after the beginning, which names the run
-            self._emit(warning)
+        for warning in warnings:  # after the beginning, which names the run
+            self._emit(Warned(warning))
         return planner
 
     def _stop_helpers(self) -> None:

@@ -1,6 +1,6 @@
 """What is to be run, and everything that can be refused before the database is opened and a model is loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from uuid import UUID
@@ -9,6 +9,7 @@ import orjson
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.from_job import describe_engine
+from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
 from bulkinfer.job import Job, find_nearest
@@ -40,6 +41,14 @@ class RunPlan:
     def engine_spec(self) -> EngineSpec:
         """What the engine is told."""
         return describe_engine(self.job)
+
+    def iter_warnings(self) -> Iterator[str]:
+        """What the job asks for and does not get."""
+        limits = self.job.spec.limits
+        reserve, most = Reserve(limits.reserve), limits.max_concurrency
+        if reserve.share and most != "auto" and reserve.max_sequences(most) == most:
+            kept = "it keeps its share of the KV cache alone"
+            yield f"limits.reserve {reserve} of limits.max_concurrency {most} is less than one sequence: {kept}"
 
 
 def plan_run(job: Job) -> RunPlan:

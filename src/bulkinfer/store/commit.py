@@ -15,7 +15,7 @@ import duckdb
 from bulkinfer.records import Failure, Outcome, Result
 from bulkinfer.store.arrow import failures_table, insert_table, last_rows_table, results_table, rows_table
 from bulkinfer.store.queue import Pending
-from bulkinfer.store.samples import Taken, insert_sample
+from bulkinfer.store.samples import SampleLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def commit_pending(
     task: UUID,
     seq: int,
     pending: Pending,
-    taken: Taken | None = None,
+    line: SampleLine,
 ) -> Written:
     """Write rows, results, failures, a sample and the commit record; nothing when commit `seq` is there already."""
     began_s = time.monotonic()
@@ -88,8 +88,7 @@ def commit_pending(
         num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
         num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
     )
-    if taken is not None:
-        insert_sample(connection, run_id, seq, taken)
+    line.insert(connection, run_id, seq)
     connection.execute(
         _INSERT_COMMIT,
         {

@@ -108,6 +108,23 @@ def interval_s(elapsed_s: float) -> float:
     return min(LONGEST_INTERVAL_S, max(SHORTEST_INTERVAL_S, elapsed_s * _SHARE_OF_RUN))
 
 
+class SampleLine:
+    """The line that a commit writes, if one is due. Where it alone cannot be written, the commit goes on without it."""
+
+    def __init__(self, taken: Taken | None) -> None:
+        self._taken = taken
+
+    def insert(self, connection: duckdb.DuckDBPyConnection, run_id: UUID, seq: int) -> None:
+        """Write it in the open transaction. What it raises ends the transaction; the next attempt has no line."""
+        if self._taken is None:
+            return
+        try:
+            insert_sample(connection, run_id, seq, self._taken)
+        except duckdb.Error:
+            self._taken = None
+            raise
+
+
 def insert_sample(connection: duckdb.DuckDBPyConnection, run_id: UUID, seq: int, taken: Taken) -> None:
     """Write a line, in the open transaction of commit `seq`; not twice, if it is run again."""
     settings = None if taken.settings is None else orjson.dumps(taken.settings, default=str).decode()

@@ -39,7 +39,7 @@ from bulkinfer.store.questions import Questions
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from bulkinfer.store.reader import Reader
 from bulkinfer.store.runs import RunRecord, TaskRecord
-from bulkinfer.store.samples import SampleClock, insert_sample
+from bulkinfer.store.samples import SampleClock, SampleLine
 from bulkinfer.store.stall import run_within, stalled_error
 from bulkinfer.store.status import count_lost_commits, read_status, write_status
 
@@ -176,12 +176,11 @@ class Store(Questions):
         """Flush, then record how the run ended. Raises StoreError."""
         run, _ = self._begun()
         self.flush()
-        taken = self.samples.take_if_due(is_last=True)
+        line = SampleLine(self.samples.take_if_due(is_last=True))
 
         def write_end(connection: duckdb.DuckDBPyConnection) -> None:
             runs.end_run(connection, run.run_id, status, exit_code, summary)
-            if taken is not None:
-                insert_sample(connection, run.run_id, self._seq, taken)
+            line.insert(connection, run.run_id, self._seq)
 
         self._write(write_end, "recording the end of the run")
         self._within_limit(self._write_status)
@@ -269,9 +268,9 @@ class Store(Questions):
         run, task = self._begun()
         began_s = time.monotonic()
         seq = self._seq + 1
-        taken = self.samples.take_if_due()
+        line = SampleLine(self.samples.take_if_due())
         written = self._connections.write(
-            lambda connection: commit_pending(connection, run.run_id, task.task_fingerprint, seq, pending, taken),
+            lambda connection: commit_pending(connection, run.run_id, task.task_fingerprint, seq, pending, line),
             "a commit",
         )
         self._seq = seq
