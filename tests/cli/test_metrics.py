@@ -67,6 +67,17 @@ def test_a_run_is_one_in_its_file_its_log_its_status_and_its_database(folder: Jo
         assert "document 1" not in text
 
 
+def wait_until_busy(url: str, *, num_answered: int) -> dict[Any, float]:
+    """The samples of a run once it has answered more than that, and has more in its engine."""
+    for _ in range(2_000):
+        with urlopen(url, timeout=10) as answer:
+            samples = read_samples(answer.read().decode())
+        if samples["bulkinfer_documents_answered_total"] >= num_answered and samples["bulkinfer_in_flight_documents"]:
+            return samples
+        threading.Event().wait(0.01)
+    raise AssertionError("it does not get busy")
+
+
 def test_the_port_tells_of_a_run_that_goes_on(folder: JobFolder) -> None:
     """Real time, so that there is something to see."""
     folder.write_documents(make_documents(40_000))
@@ -76,15 +87,7 @@ def test_the_port_tells_of_a_run_that_goes_on(folder: JobFolder) -> None:
         assert run.stderr is not None
         first = json.loads(run.stderr.readline())
         assert first["event"] == "metrics_served"
-        answered = 0.0
-        for _ in range(2_000):
-            with urlopen(first["url"], timeout=10) as answer:
-                samples = read_samples(answer.read().decode())
-            answered = samples["bulkinfer_documents_answered_total"]
-            if answered > 20 and samples["bulkinfer_active_sequences"]:
-                break
-            threading.Event().wait(0.01)
-        assert answered > 20
+        samples = wait_until_busy(first["url"], num_answered=20)
         assert samples["bulkinfer_run_status", "running"] == 1
         assert samples["bulkinfer_in_flight_documents"] > 0
 
@@ -104,13 +107,12 @@ def test_documents_in_flight_that_a_signal_gives_up_are_cancelled_once(folder: J
     folder.write_documents(make_documents(5_000))
     folder.write_job(engine=simulated(folder, clock="real", seconds_per_output_token=0.05))
     command = [sys.executable, "-m", "bulkinfer", "run", str(folder.job_path), "--log-format", "json", "--grace", "0"]
-    with subprocess.Popen([*command, "--metrics-file", str(metrics)], stderr=subprocess.PIPE, text=True) as run:
+    command += ["--metrics-file", str(metrics), "--metrics-port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
         assert run.stderr is not None
-        lines = []
-        for line in map(json.loads, run.stderr):
-            lines.append(line)
-            if line["event"] == "engine_started":
-                run.terminate()
+        wait_until_busy(json.loads(run.stderr.readline())["url"], num_answered=0)
+        run.terminate()
+        lines = [json.loads(line) for line in run.stderr]
     assert run.returncode == 143
     [draining] = [line for line in lines if line["event"] == "draining"]
     [cancelled] = [line for line in lines if line["event"] == "cancelled"]
