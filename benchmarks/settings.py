@@ -1,7 +1,7 @@
 """What each engine setting is worth on this CPU: `python -m benchmarks.settings [--rounds 2] [--only enforce_eager]`.
 
 Each variant of a setting is a process of its own, all else being equal, and the variants take turns (A B A B). The
-queue is NUM_DOCUMENTS prompts of random words behind one shared beginning; prefixes are forgotten before each pass.
+queue is `--documents` prompts of random words behind one shared beginning; prefixes are forgotten before each pass.
 Prints a Markdown table: the fastest pass of each variant, its ratio to the first variant, and how long loading took.
 Wall time means something on a quiet machine only; with `--one-thread` the table shows processor time, which others
 disturb less.
@@ -21,7 +21,6 @@ from typing import Any
 from bulkinfer.engines.environment import KEEP_FREED_MEMORY, choose_compile_cache
 
 MODEL = Path(__file__).parents[1] / ".models" / "smollm2-135m-instruct"
-NUM_DOCUMENTS = 256
 NUM_SHARED_TOKENS = 150
 MAX_TOKENS = 32
 NUM_PASSES = 2
@@ -31,7 +30,7 @@ BASE: dict[str, Any] = {
     "max_model_len": 8192,
     "max_num_seqs": 256,
     "max_num_batched_tokens": 4096,
-    "kv_cache_memory_bytes": 2 << 30,
+    "kv_cache_memory_bytes": 4 << 30,
 }
 VARIANTS: dict[str, list[Any]] = {
     "max_num_seqs": [64, 128, 256, 512],
@@ -67,10 +66,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="how often the variants take turns")
     parser.add_argument("--only", choices=sorted(VARIANTS), help="one setting")
     parser.add_argument("--one-thread", action="store_true", help="one thread, and processor time instead of wall time")
+    parser.add_argument("--documents", type=int, default=256, help="more than the sequences, where these are measured")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        measure(json.loads(options.measure))
+        measure(json.loads(options.measure), options.documents)
         return
     column = "cpu_s" if options.one_thread else "wall_s"
     with tempfile.TemporaryDirectory() as cache:
@@ -89,13 +89,14 @@ def main() -> None:
             found: dict[str, list[dict[str, Any]]] = {}
             for _ in range(options.rounds):
                 for value in VARIANTS[name]:
-                    found.setdefault(str(value), []).append(run(BASE | {name: value}, environment))
+                    found.setdefault(str(value), []).append(run(BASE | {name: value}, options.documents, environment))
             print_rows(name, found, column)
 
 
-def run(settings: dict[str, Any], environment: dict[str, str]) -> dict[str, Any]:
+def run(settings: dict[str, Any], num_documents: int, environment: dict[str, str]) -> dict[str, Any]:
     """One variant in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.settings", "--measure", json.dumps(settings)]
+    command += ["--documents", str(num_documents)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return measured
@@ -114,7 +115,7 @@ def print_rows(name: str, found: dict[str, list[dict[str, Any]]], column: str) -
         )
 
 
-def measure(settings: dict[str, Any]) -> None:
+def measure(settings: dict[str, Any], num_documents: int) -> None:
     """Load, run the queue, print what it took as JSON."""
     from vllm import SamplingParams
     from vllm.engine.arg_utils import EngineArgs
@@ -127,7 +128,7 @@ def measure(settings: dict[str, Any]) -> None:
     arguments = EngineArgs(model=str(MODEL), seed=0, use_tqdm_on_load=False, **settings)
     engine = LLMEngine.from_engine_args(arguments, usage_context=UsageContext.LLM_CLASS)
     loaded = time.perf_counter(), time.process_time()
-    prompts = make_prompts(engine.renderer.tokenizer)
+    prompts = make_prompts(engine.renderer.tokenizer, num_documents)
     params = SamplingParams(
         temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, output_kind=RequestOutputKind.FINAL_ONLY
     )
@@ -148,13 +149,13 @@ def measure(settings: dict[str, Any]) -> None:
     print(json.dumps(told | {"load_wall_s": loaded[0] - before[0], "load_cpu_s": loaded[1] - before[1]}))
 
 
-def make_prompts(tokenizer: Any) -> list[list[int]]:  # noqa: ANN401 - the tokenizer's library has no types
+def make_prompts(tokenizer: Any, num_documents: int) -> list[list[int]]:  # noqa: ANN401 - the tokenizer's library has no types
     """Token ids: one shared beginning, then 20 to 60 words of each prompt's own."""
     chosen = random.Random(7)
     shared = tokenizer.encode(" ".join(chosen.choices(WORDS, k=2 * NUM_SHARED_TOKENS)))[:NUM_SHARED_TOKENS]
     return [
         shared + tokenizer.encode(" ".join(chosen.choices(WORDS, k=chosen.randint(20, 60))))
-        for _ in range(NUM_DOCUMENTS)
+        for _ in range(num_documents)
     ]
 
 

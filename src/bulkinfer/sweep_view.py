@@ -154,9 +154,9 @@ def _describe_what_if(found: Mapping[str, Any] | None) -> Iterator[str]:
         return
     yield ""
     yield "what if: simulated, with costs fitted to the points above"
-    yield f"{_align(_HEAD[:-1])}  off by: req/s, p95"
+    yield f"{_align(_HEAD[:-2])}  off: req/s, p95"
     for point in found["points"]:
-        yield f"{_align(('', *_describe_point(point)[:-1]))}  {_say_error(point['error'])}"
+        yield f"{_align(('', *_describe_point(point)[:-2]))}  {_say_error(point['error'])}"
     unseen = found["unseen"]
     if unseen is not None:
         yield f"{unseen['concurrency']:,} from the smaller ones alone: off by {_say_error(unseen['error'])}"

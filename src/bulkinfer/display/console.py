@@ -16,10 +16,10 @@ def print_error(message: str) -> None:
 
 
 def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
-    """Plain lines for people."""
+    """Plain lines for people; on a terminal too long ones break between words, and elsewhere not at all."""
     console = open_console(stream or sys.stderr)
     for line in lines:
-        console.print(Text(visible(line)), soft_wrap=True)
+        console.print(Text(visible(line)), soft_wrap=not console.is_terminal)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:
