@@ -131,8 +131,9 @@ lock: $(READY) ## Renew the lists in requirements/
 sample-data: $(READY) ## Make sample_data/ again (the same every time)
 	$(BIN)/python scripts/make_sample_data.py
 
-schema: $(READY) ## Renew docs/job.schema.json
+schema: $(READY) ## Renew docs/job.schema.json, and the reference in docs/jobs.md
 	$(BIN)/bulkinfer schema > docs/job.schema.json
+	$(BIN)/python scripts/make_job_reference.py
 
 clean: ## Remove what runs and builds left behind, not .venv, .airflow or the model
 	rm -rf out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
