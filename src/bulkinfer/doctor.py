@@ -139,7 +139,7 @@ def _divide_machine(job: Job) -> tuple[EngineSpec, ...]:
 
 def _sample_work(job: Job) -> Workload:
     """The work of the whole input, as if nothing were done yet, estimated from its first rows."""
-    template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+    template = PromptTemplate.of(job.spec)
     try:
         files = find_source_files(job.input_patterns, job.folder)
         planner = ShardPlanner(
@@ -169,7 +169,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
     """In the order in which a run would refuse: the template, the model, the input."""
     template = None
     try:
-        template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+        template = PromptTemplate.of(job.spec)
         fields = ", ".join(sorted(template.fields)) or "no field"
         yield Check("prompt", is_ok=True, found=f"prints {fields}")
     except BulkinferError as error:

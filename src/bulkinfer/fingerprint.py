@@ -83,9 +83,14 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity) -> UUID:
         "model": ["folder", model.digest] if model.digest else ["hub", model.model, model.revision],
         "chat_template": spec.model.chat_template,
         "prompt": [spec.prompt.system, spec.prompt.user],
-        "sampling": _normal_sampling(spec.sampling),
+        "sampling": _normal_sampling(spec.sampling) if spec.writes_answers else None,
         "over_length": "fail",
     }
+    # What other kinds of tasks add: a task from before there were any keeps its fingerprint.
+    if templates := {key: text for key, text in spec.prompt.templates.items() if key not in {"system", "user"}}:
+        task["templates"] = templates
+    if options := spec.task.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True):
+        task["options"] = options
     if spec.engine.kind != "vllm":
         # Simulated answers are not the model's: they must never count as done for a real run on the same database.
         task["engine"] = spec.engine.kind

@@ -1,9 +1,10 @@
 """What a document ends with: a Result or a Failure, and how many failures are too many. Pure."""
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 
-from bulkinfer.job import FailureLimit
+from bulkinfer.job import EmbedTask, FailureLimit, GenerateTask, ScoreTask, TaskSpec
 from bulkinfer.records import (
     Completion,
     Document,
@@ -22,6 +23,7 @@ MAX_ATTEMPTS = 3
 MIN_OUTCOMES_FOR_SHARE = 200
 """A share of fewer outcomes says little: one failure in the first ten would end a run with a limit of 5%."""
 
+_GENERATE = GenerateTask()
 _IS_RETRYABLE: Mapping[FailureCode, bool] = {
     FailureCode.UNREADABLE_ROW: False,
     FailureCode.MISSING_FIELD: False,
@@ -37,19 +39,30 @@ _IS_RETRYABLE: Mapping[FailureCode, bool] = {
 }
 
 
-def decide_outcome(request: Request, event: Completion | Rejection, *, submitted_at_s: float, now: datetime) -> Outcome:
+def decide_outcome(
+    request: Request,
+    event: Completion | Rejection,
+    *,
+    submitted_at_s: float,
+    now: datetime,
+    task: TaskSpec = _GENERATE,
+    vector_size: int | None = None,
+) -> Outcome:
     """What the engine's word on a request means for its document.
 
     `submitted_at_s`, when the engine was given the request, is on the engine's clock, as is `request.queued_at_s`: the
-    durations of a Result count from entering the queue, those of a Completion from being submitted.
+    durations of a Result count from entering the queue, those of a Completion from being submitted. `vector_size`: how
+    many numbers each vector of the model has; None where that is not known.
     """
     if isinstance(event, Rejection):
         return _fail_request(request, event.code, event.message, None, now)
     match event.finish_reason:
-        case FinishReason.STOP if event.text.strip():
-            return _succeed(request, event, max(submitted_at_s - request.queued_at_s, 0.0), now)
         case FinishReason.STOP:
-            code, message = FailureCode.INVALID_OUTPUT, "the answer is empty or only white space"
+            fault = _find_fault(event, task, vector_size)
+            if fault is None:
+                value = event.text if isinstance(task, ScoreTask) else None
+                return _succeed(request, event, value, max(submitted_at_s - request.queued_at_s, 0.0), now)
+            code, message = FailureCode.INVALID_OUTPUT, fault
         case FinishReason.LENGTH:
             advice = "raise sampling.max_tokens: that is a new task, and asks all again"
             code, message = FailureCode.TRUNCATED, f"the answer was cut at {event.output_tokens} tokens; {advice}"
@@ -102,11 +115,37 @@ def _exceeds(limit: FailureLimit, num_failed: int, num_outcomes: int) -> bool:
     return num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
 
 
-def _succeed(request: Request, completion: Completion, waited_s: float, now: datetime) -> Result:
+def _find_fault(completion: Completion, task: TaskSpec, vector_size: int | None) -> str | None:
+    """Why an answer that came to its end is none; None if it is one."""
+    match task:
+        case EmbedTask():
+            return _find_vector_fault(completion.vector or b"", vector_size)
+        case ScoreTask():
+            return None if _is_number(completion.text) else "the score is not a finite number"
+        case GenerateTask():
+            return None if completion.text.strip() else "the answer is empty or only white space"
+
+
+def _find_vector_fault(vector: bytes, vector_size: int | None) -> str | None:
+    numbers = memoryview(vector).cast("f")
+    if vector_size is not None and len(numbers) != vector_size:
+        return f"the vector has {len(numbers):,} numbers, and the model's have {vector_size:,}"
+    # 32-bit numbers cannot add up to more than a 64-bit one can hold: the sum is finite if all are.
+    return None if numbers and math.isfinite(sum(numbers)) else "the vector holds numbers that are not finite"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _succeed(request: Request, completion: Completion, value: str | None, waited_s: float, now: datetime) -> Result:
     return Result(
         document_hash=request.document_hash,
         output=completion.text,
-        value=None,
+        value=value,
         finish_reason=completion.finish_reason,
         prompt_tokens=completion.prompt_tokens,
         cached_tokens=completion.cached_tokens,

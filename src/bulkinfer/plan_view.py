@@ -57,7 +57,9 @@ def _describe_tokens(found: Mapping[str, Any]) -> Iterator[Line]:
     tokens, per_prompt = found["tokens"], found["tokens"]["per_prompt"]
     about = "" if tokens["is_exact"] else "about "
     at_most = f"at most {tokens['output_at_most']:,} output"
-    if tokens["output_expected"] is None:
+    if tokens["output_at_most"] == 0:  # the task writes no answers, or there is nothing to ask
+        yield "tokens", f"{about}{tokens['prompt']:,} prompt"
+    elif tokens["output_expected"] is None:
         yield "tokens", f"{about}{tokens['prompt']:,} prompt, {at_most}"
     else:
         yield "tokens", f"{about}{tokens['prompt']:,} prompt, about {tokens['output_expected']:,} output"

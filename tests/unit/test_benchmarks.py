@@ -84,7 +84,7 @@ def test_bulkinfer_renders_the_messages_that_the_others_get(name: str, tmp_path:
     find_peer("bulkinfer").prepare(queue, tmp_path)
     spec = load_job(tmp_path / "job.yaml").spec
     assert spec.sampling.max_tokens == queue.max_tokens
-    template = PromptTemplate.parse(spec.prompt.system, spec.prompt.user)
+    template = PromptTemplate.of(spec)
     for entry, conversation in zip(queue.entries, queue.conversations(), strict=True):
         fields = {"system": entry.system, "text": entry.text}
         messages = template.render(Document(Origin("documents.jsonl", 1, entry.document_id), fields))

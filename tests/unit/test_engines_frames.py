@@ -1,6 +1,7 @@
 """What parent and child say to each other arrives as it was said."""
 
 import socket
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -35,6 +36,7 @@ HASH = bytes(range(240, 256))
     [
         Start(vllm_spec(block_size=16, faults=[{"match": "x"}]), 3),
         Start(simulated_spec(), 1),
+        Start(replace(simulated_spec(), task="embed", is_normalized=False, sampling={}), 1),
         Start(
             simulated_spec(), 1, Workload(10, 1.5, 2, 3, is_read_to_end=True, tokens_per_s=0.5, longest_bytes=(3, 2))
         ),
@@ -59,7 +61,10 @@ def test_a_frame_to_the_child_arrives_unchanged(frame: ParentFrame) -> None:
             (
                 EngineReady(2.5, 4096, {"reasons": {"block_size": "why"}}, max_concurrency=7),
                 EngineReady(1.5, 4096, {"block_size": 32, "dtype": "bfloat16", "omp": None}),
+                EngineReady(1.5, 0, {}, 8, vector_size=384),
                 Completion(HASH, "text", "stop", 10, 3, 2, 0.1, 0.2, 0.3),
+                Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, {"a": [1]}, bytes(range(256))),
+                Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, None, b""),
                 Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000),
                 Rejection(HASH, FailureCode.ENGINE_REJECTED, "refused"),
                 EngineStats(1, 2, 0.5, 3, 4, 5, 6),

@@ -1,5 +1,7 @@
 """The simulated engine: its schedule, its cost model, its script of faults."""
 
+import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -57,6 +59,41 @@ def test_a_request_alone_takes_its_prompt_tokens_and_its_output_tokens() -> None
     assert (completion.prompt_tokens, completion.output_tokens, completion.cached_tokens) == (13, 3, 0)
     assert (completion.queue_s, completion.first_token_s, completion.total_s) == (0.0, 7.5, 9.5)
     assert completion.finish_reason == "stop"
+
+
+def embed(document_hash: bytes, *, is_normalized: bool = True, **arguments: JsonValue) -> Completion:
+    own = simulated_spec(**arguments)  # type: ignore[arg-type]  # none of them is a keyword of its own
+    spec = replace(own, task="embed", is_normalized=is_normalized, sampling={})
+    (completion,) = run_completions(
+        SimulatedEngine(spec, VirtualClock()), [EngineRequest(document_hash, (Message("text", "x" * 36),))]
+    )
+    return completion
+
+
+def test_a_vector_takes_one_step_and_draws_nothing() -> None:
+    completion = embed(bytes(16), seconds_per_prompt_token=0.5, seconds_per_output_token=1, output_tokens=9)
+    assert (completion.text, completion.prompt_tokens, completion.output_tokens) == ("", 13, 0)
+    assert (completion.finish_reason, completion.total_s) == ("stop", 7.5)
+
+
+def test_a_vector_is_that_of_its_hash_and_has_the_size_and_length_that_are_wanted() -> None:
+    vectors = [array("f", embed(bytes([n]) * 16, vector_size=5).vector or b"") for n in (1, 2)]
+    assert vectors[0] != vectors[1]
+    assert vectors[0] == array("f", embed(bytes([1]) * 16, vector_size=5).vector or b"")
+    assert [len(vector) for vector in vectors] == [5, 5]
+    assert [math.hypot(*vector) for vector in vectors] == pytest.approx([1, 1])
+    raw = array("f", embed(bytes([1]) * 16, vector_size=5, is_normalized=False).vector or b"")
+    assert [number / math.hypot(*raw) for number in raw] == pytest.approx(list(vectors[0]), abs=1e-6)
+    assert math.hypot(*raw) != pytest.approx(1, abs=0.01)
+
+
+def test_an_engine_of_vectors_holds_nothing_afterwards_and_has_no_output_tokens() -> None:
+    spec = replace(simulated_spec(max_concurrency=2), task="embed", sampling={})
+    engine = SimulatedEngine(spec, VirtualClock())
+    run(engine, [EngineRequest(bytes([n]) * 16, (Message("text", "x" * n),)) for n in range(1, 9)])
+    stats = engine.stats()
+    assert (stats.num_output_tokens, stats.num_free_kv_blocks) == (0, stats.num_kv_blocks)
+    assert stats.num_prompt_tokens == sum(4 + (n + 3) // 4 for n in range(1, 9))
 
 
 def test_requests_that_enter_together_share_the_steps() -> None:

@@ -118,6 +118,38 @@ def test_what_cannot_change_an_answer_does_not_change_the_task(sections: dict[st
     assert fingerprint_task(spec(**sections), HUB) == fingerprint_task(spec(), HUB)
 
 
+def embed_spec(**sections: object) -> JobSpec:
+    values: dict[str, object] = {
+        "name": "a-job",
+        "input": {"path": "a.jsonl"},
+        "model": {"path": "org/name"},
+        "task": {"kind": "embed"},
+        "prompt": {"text": "{{ body }}"},
+        "output": {"database": "a.duckdb"},
+    }
+    return JobSpec.model_validate(values | sections)
+
+
+def test_the_fingerprint_of_an_embedding_is_pinned() -> None:
+    assert str(fingerprint_task(embed_spec(), HUB)) == "396a4623-a49d-a8fc-cb24-211909f16dde"
+    written_out = embed_spec(task={"kind": "embed", "normalize": True})
+    assert fingerprint_task(written_out, HUB) == fingerprint_task(embed_spec(), HUB)
+
+
+def test_whatever_can_change_a_vector_or_a_score_changes_the_task() -> None:
+    pair = {"query": "{{ q }}", "document": "{{ d }}"}
+    variants = [
+        spec(),
+        embed_spec(),
+        embed_spec(task={"kind": "embed", "normalize": False}),
+        embed_spec(prompt={"text": "{{ body }} "}),
+        embed_spec(task={"kind": "score"}, prompt=pair),
+        embed_spec(task={"kind": "score"}, prompt={"query": "{{ d }}", "document": "{{ q }}"}),
+        embed_spec(engine={"kind": "simulated"}),
+    ]
+    assert len({fingerprint_task(one, HUB) for one in variants}) == len(variants)
+
+
 def test_whatever_can_change_an_answer_changes_the_task() -> None:
     variants: list[dict[str, object]] = [
         {},

@@ -95,7 +95,7 @@ def test_defaults(load: Load) -> None:
         "input": {"path": ["a.jsonl"], "id": None},
         "model": {"path": "org/name", "revision": None, "chat_template": None, "trust_remote_code": False},
         "task": {"kind": "generate"},
-        "prompt": {"system": None, "user": "{{ body }}"},
+        "prompt": {"system": None, "user": "{{ body }}", "text": None, "query": None, "document": None},
         "sampling": {
             "temperature": 0.0,
             "max_tokens": 48,
@@ -548,7 +548,8 @@ def test_the_committed_schema_is_current() -> None:
 def test_the_schema_helps_editors() -> None:
     schema = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema["required"] == ["name", "input", "model", "prompt", "sampling", "output"]
+    assert schema["required"] == ["name", "input", "model", "prompt", "output"]
+    assert schema["else"] == {"required": ["sampling"]}, "unless the task is to embed or to score"
     sections = {name: part for name, part in schema["$defs"].items() if name != "JsonValue"}
     for section in (schema, *sections.values()):
         assert section["additionalProperties"] is False

@@ -83,7 +83,7 @@ def test_the_dag_compiles_and_asks_only_airflow_for_help() -> None:
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
 def test_every_job_loads_finds_its_input_and_has_a_template_that_parses(path: Path) -> None:
     job = load_job(path)
-    template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+    template = PromptTemplate.of(job.spec)
     assert template.fields
     assert find_source_files(job.input_patterns, job.folder)
     assert job.database_path.parent == ROOT / "out", "what a run leaves behind lies where `make clean` looks"

@@ -1,10 +1,13 @@
 """The outcome of a request, and the failure limit."""
 
+import math
+from array import array
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from bulkinfer.job import FailureLimit
+from bulkinfer.job import EmbedTask, FailureLimit, ScoreTask
 from bulkinfer.outcome import (
     decide_outcome,
     describe_excess,
@@ -20,6 +23,7 @@ from bulkinfer.records import (
     FailureCode,
     Message,
     Origin,
+    Outcome,
     Rejection,
     Request,
     Result,
@@ -51,6 +55,60 @@ def test_a_clock_that_lags_gives_no_negative_wait() -> None:
     outcome = decide_outcome(REQUEST, completion("yes", "stop"), submitted_at_s=9.0, now=NOW)
     assert isinstance(outcome, Result)
     assert outcome.queue_s == 0.5
+
+
+def vector_of(*numbers: float) -> Completion:
+    return replace(completion("", "stop"), output_tokens=0, vector=array("f", numbers).tobytes())
+
+
+def decide_vector(event: Completion, vector_size: int | None = 3) -> Outcome:
+    task = EmbedTask(kind="embed")
+    return decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=task, vector_size=vector_size)
+
+
+@pytest.mark.parametrize("vector_size", [3, None])
+def test_a_vector_of_finite_numbers_is_a_result_without_text(vector_size: int | None) -> None:
+    outcome = decide_vector(vector_of(3e38, 3e38, -0.5), vector_size)
+    assert isinstance(outcome, Result)
+    assert (outcome.output, outcome.value, outcome.output_tokens) == ("", None, 0)
+    assert outcome.vector == array("f", [3e38, 3e38, -0.5]).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ((1.0, math.nan, 0.5), "the vector holds numbers that are not finite"),
+        ((math.inf, -math.inf, 0.5), "the vector holds numbers that are not finite"),
+        ((1.0, 2.0), "the vector has 2 numbers, and the model's have 3"),
+        ((1.0, 2.0, 3.0, 4.0), "the vector has 4 numbers, and the model's have 3"),
+        ((), "the vector has 0 numbers, and the model's have 3"),
+    ],
+)
+def test_a_vector_that_is_none_is_a_failure(numbers: tuple[float, ...], message: str) -> None:
+    outcome = decide_vector(vector_of(*numbers))
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.message, outcome.retryable) == (FailureCode.INVALID_OUTPUT, message, False)
+
+
+def test_no_vector_where_one_was_promised_is_a_failure() -> None:
+    for event in (completion("text", "stop"), vector_of()):
+        assert isinstance(decide_vector(event, None), Failure)
+
+
+@pytest.mark.parametrize("text", ["0.25", "-1.5", "1e-07", "0.0"])
+def test_a_score_is_its_number(text: str) -> None:
+    event = replace(completion(text, "stop"), details={"scored_by": "cosine"})
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=ScoreTask(kind="score"))
+    assert isinstance(outcome, Result)
+    assert (outcome.output, outcome.value, outcome.details) == (text, text, {"scored_by": "cosine"})
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf", "", "high"])
+def test_a_score_that_is_no_finite_number_is_a_failure(text: str) -> None:
+    event = completion(text, "stop")
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=ScoreTask(kind="score"))
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.raw_output) == (FailureCode.INVALID_OUTPUT, text)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_job_file_of_the_readme_is_valid(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.yaml"
         path.write_text(block, encoding="utf-8")
         spec = load_job(path).spec
-        assert PromptTemplate.parse(spec.prompt.system, spec.prompt.user).fields
+        assert PromptTemplate.of(spec).fields
 
 
 def test_the_exit_codes_of_the_readme_are_those_of_the_program() -> None:

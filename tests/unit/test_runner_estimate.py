@@ -49,6 +49,12 @@ def test_the_same_mix_of_tokens_takes_the_time_in_proportion() -> None:
     assert found.advice == ""
 
 
+def test_where_nothing_is_written_prompts_and_documents_bound_the_time() -> None:
+    run = replace(RUN, output_tokens=0)
+    found = estimate_from_runs(Work(2_000, 100_000), [run], (1_000, 0.0), 0, "job.yaml")
+    assert (found.basis, found.output_tokens, found.low_s, found.high_s) == (Basis.EARLIER_RUNS, 0, 100.0, 200.0)
+
+
 def test_the_tasks_own_answers_outweigh_those_of_other_tasks_up_to_max_tokens() -> None:
     assert estimate_from_runs(Work(10, 1_000), [RUN], (5, 7.0), 32, "j").output_tokens == 70
     assert estimate_from_runs(Work(10, 1_000), [RUN], NOTHING, 8, "j").output_tokens == 80

@@ -18,10 +18,17 @@ SUMMARY: dict[str, dict[str, JsonValue]] = {
 }
 
 
-def write_run(database: Path, summary: dict[str, dict[str, JsonValue]], model: str = "m", kind: str = "vllm") -> UUID:
-    """A run that ended with this summary."""
-    spec = orjson.dumps({"engine": {"kind": kind}, "model": {"path": model, "revision": None}}).decode()
-    run: RunRecord = make_run(f"job-{model}-{kind}")
+def write_run(
+    database: Path,
+    summary: dict[str, dict[str, JsonValue]],
+    model: str = "m",
+    kind: str = "vllm",
+    task: str | None = None,
+) -> UUID:
+    """A run that ended with this summary; `task` None: it is from before there were kinds of tasks."""
+    told: dict[str, JsonValue] = {"engine": {"kind": kind}, "model": {"path": model, "revision": None}}
+    spec = orjson.dumps(told if task is None else {**told, "task": {"kind": task}}).decode()
+    run: RunRecord = make_run(f"job-{model}-{kind}-{task}")
     store = Store.open(database)
     store.begin_run(run, TaskRecord(TASK.task_fingerprint, spec), [], "body")
     store.end_run(RunStatus.COMPLETED, 0, summary)
@@ -43,6 +50,16 @@ def test_runs_of_the_model_come_newest_first_and_others_not(tmp_path: Path) -> N
     assert (run.prompt_tokens, run.output_tokens, run.generate_s, run.engine_start_s) == (1_000, 200, 10.0, 3.0)
     assert run.num_answered == 20.0
     assert run.started_at.startswith(str(NOW)[:16])
+
+
+def test_runs_that_embed_tell_nothing_of_those_that_write(tmp_path: Path) -> None:
+    database = tmp_path / "out.duckdb"
+    wrote = [write_run(database, SUMMARY, task=task) for task in (None, "generate", "classify")]
+    embedded = write_run(database, {**SUMMARY, "tokens": {"prompt": 1_000, "output": 0}}, task="embed")
+    with Reader.open(database) as reader:
+        assert [run.run_id for run in read_past_runs(reader, "vllm", "m", None)] == wrote[::-1]
+        assert [run.run_id for run in read_past_runs(reader, "vllm", "m", None, "embed")] == [embedded]
+        assert read_past_runs(reader, "vllm", "m", None, "score") == []
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,9 @@ def _describe_documents(progress: Progress) -> str:
 
 
 def _describe_token_rates(progress: Progress) -> str:
-    return f"{progress.prompt_tokens_per_s:,.0f} in + {progress.output_tokens_per_s:,.0f} out /s"
+    writes_none = progress.num_succeeded > 0 and progress.output_tokens == progress.output_tokens_per_s == 0
+    output = "" if writes_none else f" + {progress.output_tokens_per_s:,.0f} out"
+    return f"{progress.prompt_tokens_per_s:,.0f} in{output} /s"
 
 
 def _describe_tokens(progress: Progress) -> str:

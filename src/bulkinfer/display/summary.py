@@ -56,25 +56,21 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
         "time",
         (
             f"{format_s(seconds['total'])}: {format_s(seconds['engine_start'])} loading the model, "
-            f"{format_s(seconds['generate'])} generating"
+            f"{format_s(seconds['generate'])} {'generating' if tokens['output'] else 'at work'}"
         ),
         "",
     )
-    yield (
-        "tokens",
-        f"{tokens['prompt']:,} prompt ({tokens['cached']:,} from the prefix cache), {tokens['output']:,} output",
-        "",
-    )
+    output = f", {tokens['output']:,} output" if tokens["output"] else ""
+    yield "tokens", f"{tokens['prompt']:,} prompt ({tokens['cached']:,} from the prefix cache){output}", ""
+    output = f" and {rates['output_tokens_per_s']:,.0f} output" if tokens["output"] else ""
     yield (
         "speed",
-        (
-            f"{rates['documents_per_s']:,.1f} documents/s, {rates['prompt_tokens_per_s']:,.0f} prompt and "
-            f"{rates['output_tokens_per_s']:,.0f} output tokens/s"
-        ),
+        f"{rates['documents_per_s']:,.1f} documents/s, {rates['prompt_tokens_per_s']:,.0f} prompt{output} tokens/s",
         "",
     )
     for name, label in (("queue", "queue time"), ("first_token", "first token"), ("total", "total time")):
-        yield label, _describe_percentiles(summary.get("latency_s", {}).get(name, {})), ""
+        if tokens["output"] or name != "first_token":  # a vector or a score has none
+            yield label, _describe_percentiles(summary.get("latency_s", {}).get(name, {})), ""
     yield (
         "engine",
         (

@@ -34,7 +34,8 @@ class EngineSpec:
     """A folder's absolute path, or a hub id."""
     revision: str | None
     sampling: Mapping[str, JsonValue]
-    """Sampling parameters by vLLM's names; only those that the job gives, `max_tokens` always."""
+    """Sampling parameters by vLLM's names; only those that the job gives, `max_tokens` always. Empty where the task
+    draws no tokens."""
     max_concurrency: int | None
     """None: the engine chooses; likewise the next."""
     max_context_tokens: int | None
@@ -64,6 +65,15 @@ class EngineSpec:
 
     context_reason: str = ""
     """Where `max_context_tokens` comes from, if not from the job."""
+    task: str = "generate"
+    """What is done with a request: `task.kind` of the job."""
+    is_normalized: bool = True
+    """Whether vectors are scaled to the length 1."""
+
+    @property
+    def is_pooling(self) -> bool:
+        """Whether the model gives a vector or a number for each prompt, and writes nothing."""
+        return self.task in {"embed", "score"}
 
     @property
     def expected_concurrency(self) -> int:
@@ -78,7 +88,9 @@ class EngineSpec:
 
     @property
     def max_tokens(self) -> int:
-        """The most tokens that one answer may have, where the request does not say."""
+        """The most tokens that one answer may have, where the request does not say; 0 where nothing is written."""
+        if self.is_pooling:
+            return 0
         max_tokens = self.sampling["max_tokens"]
         assert isinstance(max_tokens, int)
         return max_tokens
@@ -198,14 +210,20 @@ def describe_limit(spec: EngineSpec) -> str:
 
 
 def reject_too_long(spec: EngineSpec, request: EngineRequest, prompt_tokens: int) -> Rejection | None:
-    """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits."""
+    """Refuse a prompt that leaves less than max_tokens of the context for its answer; None if it fits.
+
+    `prompt_tokens`: of the longest text, where a request holds several that the model reads one by one.
+    """
     limit = spec.max_context_tokens
     assert limit is not None, "the engine has chosen by now"
     max_tokens = spec.max_tokens if request.max_tokens is None else request.max_tokens
     num_tokens = prompt_tokens + max_tokens
     if num_tokens <= limit:
         return None
-    message = (
-        f"prompt of {prompt_tokens} tokens + max_tokens {max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
-    )
+    if spec.is_pooling:
+        message = f"prompt of {prompt_tokens} tokens exceeds {describe_limit(spec)}"
+    else:
+        message = (
+            f"prompt of {prompt_tokens} tokens + max_tokens {max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
+        )
     return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)

@@ -1,7 +1,7 @@
 """What the runner's process and the engine's process say to each other over their socket.
 
 A frame (`framing`) is JSON: a list of the frame's name and its content.
-Document hashes travel as hexadecimal text.
+Document hashes and vectors travel as hexadecimal text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -142,7 +142,7 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
     match name:
         case "Completion":
             fields["document_hash"] = bytes.fromhex(fields["document_hash"])
-            fields["vector"] = None if fields["vector"] is None else tuple(fields["vector"])
+            fields["vector"] = None if fields["vector"] is None else bytes.fromhex(fields["vector"])
             return Completion(**fields)
         case "Rejection":
             fields["document_hash"] = bytes.fromhex(fields["document_hash"])

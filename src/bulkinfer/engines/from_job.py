@@ -1,7 +1,7 @@
 """What a job says to its engine."""
 
 from bulkinfer.engines.base import EngineSpec
-from bulkinfer.job import Job
+from bulkinfer.job import EmbedTask, Job
 from bulkinfer.priority import Priority
 
 LOW_PRIORITY = 10
@@ -18,7 +18,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         kind=spec.engine.kind,
         model=job.model,
         revision=spec.model.revision,
-        sampling=spec.sampling.to_engine(),
+        sampling=spec.sampling.to_engine() if spec.writes_answers else {},
         max_concurrency=_number_or_none(spec.limits.max_concurrency),
         max_context_tokens=_number_or_none(spec.limits.max_context_tokens),
         arguments=spec.engine.vllm if spec.engine.kind == "vllm" else spec.engine.simulated,
@@ -29,6 +29,8 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         priority=LOW_PRIORITY if is_low else 0,
         nice=LOW_NICE if is_low else 0,
         has_priorities=is_low,
+        task=spec.task.kind,
+        is_normalized=spec.task.normalize if isinstance(spec.task, EmbedTask) else True,
     )
 
 

@@ -11,7 +11,8 @@ output_tokens * seconds_per_output_token. `calibration` fits all four to a real 
 for each message (what a chat template adds) and 1 for each 4 characters of content.
 
 The same requests in the same order get the same answers and, on a virtual clock, the same timings. An answer depends on
-the document hash alone. It answers nothing sensible: its words carry no meaning.
+the document hash alone. It answers nothing sensible: its words carry no meaning, nor do its vectors and scores, for
+which a prompt is computed in one step and nothing is drawn.
 """
 
 import os
@@ -33,6 +34,7 @@ from bulkinfer.engines.simulated_arguments import (
 )
 from bulkinfer.engines.simulated_cost import FREE
 from bulkinfer.engines.simulated_schedule import Schedule, Sequence
+from bulkinfer.engines.simulated_vectors import write_score, write_vector
 from bulkinfer.records import (
     Completion,
     EngineReady,
@@ -94,6 +96,8 @@ class SimulatedEngine:
         if fault is FaultKind.REJECT:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "rejected by a scripted fault")
         max_tokens = self._spec.max_tokens if request.max_tokens is None else request.max_tokens
+        if self._spec.is_pooling:
+            max_tokens = 1  # the step that computes the prompt
         if max_tokens < 1:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "max_tokens is less than 1")
         return Prepared(
@@ -102,7 +106,8 @@ class SimulatedEngine:
                 request.document_hash,
                 prompt_tokens,
                 self._decide_output_tokens(request.document_hash, max_tokens, fault),
-                fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > max_tokens,
+                not self._spec.is_pooling
+                and (fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > max_tokens),
                 fault,
                 request.priority if self._spec.is_by_priority else 0,
             ),
@@ -150,7 +155,7 @@ class SimulatedEngine:
             kv_cache_usage=num_held / num_tokens,
             num_preemptions=schedule.num_preemptions,
             num_steps=schedule.num_steps,
-            num_output_tokens=schedule.num_output_tokens,
+            num_output_tokens=0 if self._spec.is_pooling else schedule.num_output_tokens,
             memory_bytes=0,
             num_prompt_tokens=schedule.num_prompt_tokens,
             num_full_steps=schedule.num_full_steps,
@@ -180,7 +185,8 @@ class SimulatedEngine:
             "max_context_tokens": self._spec.max_context_tokens,
             "max_num_batched_tokens": schedule.max_step_tokens,
         }
-        return EngineReady(0.0, schedule.num_kv_tokens, settings, schedule.num_slots)
+        vector_size = arguments.vector_size if self._spec.task == "embed" else None
+        return EngineReady(0.0, schedule.num_kv_tokens, settings, schedule.num_slots, vector_size)
 
     def _create_schedule(self) -> Schedule:
         reserve, arguments = Reserve(self._spec.reserve), self._arguments
@@ -217,23 +223,39 @@ class SimulatedEngine:
             return Rejection(
                 sequence.document_hash, FailureCode.ENGINE_ERROR, "failed by a scripted fault", sequence.prompt_tokens
             )
-        is_empty = sequence.fault is FaultKind.EMPTY
         return Completion(
             document_hash=sequence.document_hash,
-            text="" if is_empty else write_text(sequence.document_hash, sequence.output_tokens),
+            text=self._write(sequence),
             finish_reason=FinishReason.LENGTH if sequence.is_cut else FinishReason.STOP,
             prompt_tokens=sequence.prompt_tokens,
             cached_tokens=0,
-            output_tokens=sequence.output_tokens,
+            output_tokens=0 if self._spec.is_pooling else sequence.output_tokens,
             queue_s=sequence.scheduled_at_s - sequence.added_at_s,
             first_token_s=min(sequence.first_token_at_s, now_s) - sequence.added_at_s,
             total_s=now_s - sequence.added_at_s,
+            details={"scored_by": "simulation"} if self._spec.task == "score" else None,
+            vector=self._make_vector(sequence) if self._spec.task == "embed" else None,
+        )
+
+    def _write(self, sequence: Sequence) -> str:
+        if sequence.fault is FaultKind.EMPTY or self._spec.task == "embed":
+            return ""
+        if self._spec.task == "score":
+            return write_score(sequence.document_hash, is_number=sequence.fault is not FaultKind.NAN)
+        return write_text(sequence.document_hash, sequence.output_tokens)
+
+    def _make_vector(self, sequence: Sequence) -> bytes:
+        return write_vector(
+            sequence.document_hash,
+            0 if sequence.fault is FaultKind.EMPTY else self._arguments.vector_size,
+            is_normalized=self._spec.is_normalized,
+            is_finite=sequence.fault is not FaultKind.NAN,
         )
 
     def _decide_output_tokens(self, document_hash: bytes, max_tokens: int, fault: FaultKind | None) -> int:
         if fault is FaultKind.TRUNCATE:
             return max_tokens
-        if fault is FaultKind.EMPTY:
+        if self._spec.is_pooling or fault is FaultKind.EMPTY:
             return 1  # the end-of-sequence token
         if self._arguments.output_tokens is not None:
             return min(self._arguments.output_tokens, max_tokens)

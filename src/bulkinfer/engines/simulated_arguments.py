@@ -23,7 +23,9 @@ class FaultKind(StrEnum):
     TRUNCATE = "truncate"
     """Its answer is cut at max_tokens."""
     EMPTY = "empty"
-    """Its answer is the empty text."""
+    """Its answer is the empty text, or a vector of no numbers."""
+    NAN = "nan"
+    """Its score, or a number of its vector, is none."""
     DIE = "die"
     """The engine's process is killed when it first runs."""
     CRASH = "crash"
@@ -67,6 +69,8 @@ class SimulatedArguments:
     faults: tuple[Fault, ...] = ()
     in_child: bool = False
     """Run in a child process, as a real engine does."""
+    vector_size: int = 8
+    """Numbers in each vector."""
 
 
 def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedArguments:
@@ -74,7 +78,7 @@ def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedAr
     costs = tuple(one.name for one in fields(StepCost))
     others = ("prompt_tokens_factor", "faults", "in_child")
     counts = ("output_tokens", "max_num_batched_tokens", "kv_cache_tokens")
-    _check_names(_SECTION, arguments, (*costs, "engine_start_s", "clock", *counts, *others))
+    _check_names(_SECTION, arguments, (*costs, "engine_start_s", "clock", *counts, "vector_size", *others))
     defaults = StepCost()
     factor = arguments.get("prompt_tokens_factor", 1.0)
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0.01 <= factor <= 100:
@@ -84,6 +88,7 @@ def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedAr
         prompt_tokens_factor=float(factor),
         engine_start_s=_parse_seconds("engine_start_s", arguments.get("engine_start_s", 0.0)),
         **{name: _parse_count(f"{_SECTION}.{name}", arguments.get(name)) for name in counts},
+        vector_size=_parse_count(f"{_SECTION}.vector_size", arguments.get("vector_size")) or 8,
         has_virtual_clock=_parse_choice(f"{_SECTION}.clock", arguments.get("clock", "real"), ("real", "virtual"))
         == "virtual",
         faults=_parse_faults(arguments.get("faults", ())),

@@ -26,6 +26,11 @@ def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float, num_re
     answers' tokens over the slots, at most that and one answer more (Graham, 1969).
     """
     arguments = parse_simulated_arguments(spec.arguments)
+    if spec.is_pooling:  # each prompt is computed in the step that it enters, and a step has as many as there are slots
+        num_steps = num_documents / spec.expected_concurrency
+        seconds = arguments.cost.seconds(prompt_tokens, num_documents, 0, num_steps) / num_replicas
+        last_s = arguments.cost.seconds_per_output_token if num_documents else 0.0
+        return SimulatedCost(0.0, arguments.engine_start_s if num_documents else 0.0, seconds, seconds + last_s)
     answer_tokens = (spec.max_tokens + 1) / 2  # a hash modulo max_tokens, plus 1
     answer_tokens_squared = (spec.max_tokens + 1) * (2 * spec.max_tokens + 1) / 6
     if arguments.output_tokens is not None:

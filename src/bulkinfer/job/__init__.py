@@ -15,10 +15,13 @@ from bulkinfer.job.output_spec import OutputSpec
 from bulkinfer.job.prompt_spec import ModelSpec, PromptSpec
 from bulkinfer.job.sampling_spec import SamplingSpec
 from bulkinfer.job.spec import JobSpec, json_schema
+from bulkinfer.job.task_spec import EmbedTask, GenerateTask, ScoreTask, TaskSpec
 
 __all__ = [
+    "EmbedTask",
     "EngineSection",
     "FailureLimit",
+    "GenerateTask",
     "InputSpec",
     "Job",
     "JobSpec",
@@ -27,6 +30,8 @@ __all__ = [
     "OutputSpec",
     "PromptSpec",
     "SamplingSpec",
+    "ScoreTask",
+    "TaskSpec",
     "find_nearest",
     "json_schema",
     "load_job",

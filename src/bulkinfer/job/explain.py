@@ -15,6 +15,7 @@ from bulkinfer.job.document import KeyPath, Place, Plain, shorten_key
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.section import NAME_PATTERN, PATH_PATTERN
 from bulkinfer.job.spec import JobSpec
+from bulkinfer.job.task_spec import TASKS
 
 MAX_PROBLEMS = 10
 MAX_SHOWN_CHARS = 40
@@ -107,9 +108,10 @@ def _explain(fault: ErrorDetails, origins: Origins) -> str:
     name = origins.name(path)
     match fault["type"]:
         case "missing":
-            return f"{name}: the key is missing; add it"
+            reason = f": {context['advice']}" if context.get("advice") else ""
+            return f"{name}: the key is missing; add it{reason}"
         case "extra_forbidden":
-            return f"{name}: {_explain_unknown(path)}"
+            return f"{name}: {_explain_unknown(fault['loc'])}"
         case kind:
             expected = _EXPECTED.get(kind, fault["msg"]).format_map(context)
             expected = _PATTERNS.get(expected, expected)
@@ -117,15 +119,17 @@ def _explain(fault: ErrorDetails, origins: Origins) -> str:
             return f"{name}: expected {expected}{_found(value, path, origins)}{_advice(kind, value, context)}"
 
 
-def _explain_unknown(path: KeyPath) -> str:
-    """Why the last key of `path` is wrong, and which one was meant."""
-    known = _known_keys(path[:-1])
-    nearest = find_nearest(str(path[-1]), known)
+def _explain_unknown(loc: tuple[str | int, ...]) -> str:
+    """Why the last key of `loc` is wrong, and which one was meant."""
+    known = _known_keys(loc[:-1])
+    nearest = find_nearest(str(loc[-1]), known)
     return f"unknown key; did you mean {nearest}?" if nearest else f"unknown key; known are {', '.join(known)}"
 
 
 def _known_keys(path: KeyPath) -> tuple[str, ...]:
     """The keys that the section at `path` may have; none where it is not a section of the job file."""
+    if path[:1] == ("task",):
+        return tuple(TASKS[str(path[1])].model_fields)
     section: Plain = JobSpec
     for part in path:
         section = section.model_fields[str(part)].annotation if _is_section(section) else None
@@ -140,6 +144,8 @@ def _clean_path(loc: tuple[str | int, ...]) -> KeyPath:
     """Pydantic adds branches of unions, below the free arguments of the engine too; nobody wrote those."""
     if loc[:1] == ("limits",):
         return loc[:2]
+    if loc[:1] == ("task",):
+        return (*loc[:1], *loc[2:])
     return loc[:_FREE_DEPTH] if loc[:2] in {("engine", "vllm"), ("engine", "simulated")} else loc
 
 

@@ -1,5 +1,7 @@
 """The sections `model` and `prompt`: who is asked, and what."""
 
+from collections.abc import Mapping
+
 from pydantic import Field
 
 from bulkinfer.job.section import PathText, Section, Text
@@ -22,11 +24,28 @@ class ModelSpec(Section):
 
 
 class PromptSpec(Section):
-    """The conversation that is made of one document. Both are Jinja templates over the document's fields."""
+    """What is made of one document: Jinja templates over its fields. Which are wanted, `task.kind` says."""
 
     system: Text | None = Field(
         default=None,
         description="The system message.",
         examples=["You summarise customer support tickets."],
     )
-    user: Text = Field(description="The user message.", examples=["{{ subject }}\n\n{{ body }}"])
+    user: Text | None = Field(default=None, description="The user message.", examples=["{{ subject }}\n\n{{ body }}"])
+    text: Text | None = Field(
+        default=None,
+        description="With task.kind embed: the text that is embedded. No chat template is put around it.",
+        examples=["{{ subject }}\n\n{{ body }}"],
+    )
+    query: Text | None = Field(
+        default=None, description="With task.kind score: what is looked for.", examples=["{{ question }}"]
+    )
+    document: Text | None = Field(
+        default=None, description="With task.kind score: what is judged by the query.", examples=["{{ passage }}"]
+    )
+
+    @property
+    def templates(self) -> Mapping[str, str]:
+        """Those that are given, by key, in the order in which the model reads them."""
+        keys = ("system", "user", "text", "query", "document")
+        return {key: template for key in keys if (template := getattr(self, key)) is not None}

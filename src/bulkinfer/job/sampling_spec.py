@@ -15,7 +15,13 @@ class SamplingSpec(Section):
     """How an answer is drawn; by vLLM's names."""
 
     temperature: float = Field(default=0.0, ge=0, le=2, description="0: always the most likely token.")
-    max_tokens: int = Field(ge=1, le=10_000_000, description="The most tokens of one answer.", examples=[48])
+    max_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=10_000_000,
+        description="The most tokens of one answer. Must be given where the task writes one.",
+        examples=[48],
+    )
     top_p: float | None = Field(default=None, gt=0, le=1, description="Draw from the likeliest tokens of this share.")
     top_k: int | None = Field(default=None, ge=-1, le=10_000_000, description="Draw from so many tokens; 0 or -1: all.")
     min_p: float | None = Field(

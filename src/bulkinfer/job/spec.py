@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from bulkinfer.job.engine_spec import EngineSection
+from bulkinfer.job.fitting import check_model, check_prompt, check_sampling
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.output_spec import OutputSpec
@@ -34,21 +35,41 @@ class JobSpec(Section):
     input: InputSpec = Field(description="The documents.")
     model: ModelSpec = Field(description="The model that answers.")
     task: TaskSpec = Field(default_factory=GenerateTask, description="What is done with each document.")
-    prompt: PromptSpec = Field(description="The conversation that is made of one document: Jinja over its fields.")
-    sampling: SamplingSpec = Field(description="How an answer is drawn; by vLLM's names.")
+    prompt: PromptSpec = Field(description="What is made of one document, for the model: Jinja over its fields.")
+    sampling: SamplingSpec = Field(
+        default_factory=SamplingSpec,
+        description="How an answer is drawn; by vLLM's names. Not for tasks that write none: embed and score.",
+    )
     limits: LimitsSpec = Field(default_factory=LimitsSpec, description="What a run may use, and when it gives up.")
     engine: EngineSection = Field(default_factory=EngineSection, description="What runs the model.")
     output: OutputSpec = Field(description="Where the answers go.")
 
+    @property
+    def writes_answers(self) -> bool:
+        """Whether the task draws tokens; otherwise it takes from the model a vector or a number."""
+        return self.task.kind not in {"embed", "score"}
+
+    @property
+    def max_tokens(self) -> int:
+        """The most output tokens of one document; 0 for a task that writes no answer."""
+        return self.sampling.max_tokens or 0
+
+    @model_validator(mode="after")
+    def _check_task(self) -> "JobSpec":
+        check_prompt(self.task.kind, self.prompt)
+        check_sampling(self.task.kind, self.sampling if "sampling" in self.model_fields_set else None)
+        check_model(self.task.kind, self.model)
+        return self
+
     @model_validator(mode="after")
     def _check_room_for_prompt(self) -> "JobSpec":
         limit = self.limits.max_context_tokens
-        if limit != "auto" and self.sampling.max_tokens >= limit:
+        if limit != "auto" and self.max_tokens >= limit:
             raise wrong_value(
                 f"less than limits.max_context_tokens ({limit}), as prompt and answer share it",
                 "lower it, or raise limits.max_context_tokens",
                 path=("sampling", "max_tokens"),
-                found=self.sampling.max_tokens,
+                found=self.max_tokens,
             )
         return self
 
@@ -57,4 +78,9 @@ def json_schema() -> dict[str, Any]:
     """The JSON Schema (2020-12) of the job file, for editors."""
     dialect = "https://json-schema.org/draft/2020-12/schema"
     schema = JobSpec.model_json_schema()
-    return {"$schema": dialect, "$id": SCHEMA_ID, **schema, "title": "bulkinfer job"}
+    draws_nothing = {"properties": {"kind": {"enum": ["embed", "score"]}}, "required": ["kind"]}
+    rule = {
+        "if": {"properties": {"task": draws_nothing}, "required": ["task"]},
+        "else": {"required": ["sampling"]},
+    }
+    return {"$schema": dialect, "$id": SCHEMA_ID, **schema, **rule, "title": "bulkinfer job"}

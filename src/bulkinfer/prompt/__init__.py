@@ -1,4 +1,4 @@
-"""The prompt: two Jinja templates and a document -> the messages of a conversation.
+"""The prompt: Jinja templates and a document -> the messages of a conversation, or the texts to embed or score.
 
     text --syntax: allowed parts only, costs put in--> code --template--> messages, or a fault of the document
 

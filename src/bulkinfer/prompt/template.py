@@ -1,6 +1,7 @@
 """The templates of a job, parsed once, rendered for each document."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -9,6 +10,7 @@ from jinja2 import Template, meta
 from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 
 from bulkinfer.errors import JobError
+from bulkinfer.job import JobSpec
 from bulkinfer.job.document import QUOTED
 from bulkinfer.prompt.bound import count_prints
 from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
@@ -37,9 +39,10 @@ class DocumentFault:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One of the two templates."""
+    """One of the templates."""
 
     role: str
+    """Its key in `prompt`."""
     template: Template
     fields: frozenset[str]
     num_chars: int
@@ -63,9 +66,18 @@ class PromptTemplate:
 
     @classmethod
     def parse(cls, system: str | None, user: str) -> "PromptTemplate":
-        """Raises JobError, naming template and line, for what does not parse and for what prompts do not have."""
-        given = (("system", system), ("user", user))
-        parts = tuple(_parse_part(role, source) for role, source in given if source is not None)
+        """Of a conversation. Raises JobError as `of` does."""
+        return cls._parse_all({"user": user} if system is None else {"system": system, "user": user})
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> "PromptTemplate":
+        """Of a job. Raises JobError, naming template and line, for what does not parse and for what prompts do not
+        have."""
+        return cls._parse_all(spec.prompt.templates)
+
+    @classmethod
+    def _parse_all(cls, templates: Mapping[str, str]) -> "PromptTemplate":
+        parts = tuple(_parse_part(role, source) for role, source in templates.items())
         return cls(parts, frozenset[str]().union(*(part.fields for part in parts)))
 
     @property
@@ -84,9 +96,9 @@ class PromptTemplate:
         return sum(part.num_bytes for part in self.parts) + sum(prints) * fields_bytes
 
     def render(self, document: Document) -> tuple[Message, ...] | DocumentFault:
-        """The messages for one document. Never raises for a fault of the document.
+        """What the model reads of one document, a message for each template. Never raises for a fault of the document.
 
-        A system message without text is left out.
+        A system message without text is left out; any other must have some.
         """
         budget = Budget()
         messages = []
@@ -96,8 +108,10 @@ class PromptTemplate:
                 return content
             if content and not content.isspace():
                 messages.append(Message(part.role, content))
-        if not messages or messages[-1].role != "user":
-            return DocumentFault(FailureCode.EMPTY_PROMPT, "prompt.user gives no text on this document")
+        written = {message.role for message in messages}
+        for part in self.parts:
+            if part.role not in written and part.role != "system":
+                return DocumentFault(FailureCode.EMPTY_PROMPT, f"{part.name} gives no text on this document")
         return tuple(messages)
 
 

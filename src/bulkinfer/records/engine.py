@@ -43,6 +43,8 @@ class EngineReady:
     settings: Mapping[str, JsonValue]
     max_concurrency: int | None = None
     """Sequences that the engine runs at once; None: as many as the job says."""
+    vector_size: int | None = None
+    """Numbers in each vector; None where it makes none."""
 
 
 @dataclass(frozen=True, slots=True)

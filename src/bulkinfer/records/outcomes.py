@@ -26,7 +26,7 @@ class FailureCode(StrEnum):
     TRUNCATED = "truncated"
     """The answer was cut at max_tokens."""
     INVALID_OUTPUT = "invalid_output"
-    """The answer is not what the job promises: not valid JSON, not one of the choices, empty."""
+    """The answer is not what the job promises: not valid JSON, not one of the choices, empty, no finite number."""
     ENGINE_ERROR = "engine_error"
     """The engine failed on this request for a reason of its own."""
     ENGINE_KILLER = "engine_killer"
@@ -40,7 +40,7 @@ class Result:
     document_hash: bytes
     output: str
     value: str | None
-    """The parsed answer as JSON text, where the job asks for JSON."""
+    """The parsed answer as JSON text, where the job asks for JSON; or the number of a score."""
     finish_reason: str
     prompt_tokens: int
     cached_tokens: int
@@ -53,8 +53,8 @@ class Result:
     completed_at: datetime
     details: Mapping[str, JsonValue] | None = None
     """What task and policies add: probabilities, further answers, tokens before and after a cut; docs/jobs.md."""
-    vector: tuple[float, ...] | None = None
-    """Of a task that makes vectors; `output` is empty then."""
+    vector: bytes | None = None
+    """Of a task that makes vectors: 32-bit floats in this machine's order of bytes. `output` is empty then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of the conversation that is the prompt."""
+    """One turn of the conversation that is the prompt; or one of the texts that are embedded or scored."""
 
     role: str
+    """Of a turn, as chat templates name it; of a text, its key in `prompt`: text, query, document."""
     content: str
 
 
@@ -65,8 +66,8 @@ class Completion:
     total_s: float
     details: Mapping[str, JsonValue] | None = None
     """What the task asks for besides the text: see `Result.details`."""
-    vector: tuple[float, ...] | None = None
-    """Of a task that makes vectors."""
+    vector: bytes | None = None
+    """Of a task that makes vectors: 32-bit floats in this machine's order of bytes. `text` is empty then."""
 
 
 @dataclass(frozen=True, slots=True)

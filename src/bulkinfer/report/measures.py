@@ -81,11 +81,16 @@ def _iter_measures(details: RunDetails, elapsed_s: float | None) -> Iterator[Mea
     yield Measure("documents/s over the whole run", Unit.NUMBER, _per_s(num_done, elapsed_s))
     yield Measure("documents/s while generating", Unit.NUMBER, pick(summary, "throughput", "documents_per_s"))
     yield Measure("prompt tokens/s while generating", Unit.NUMBER, pick(summary, "throughput", "prompt_tokens_per_s"))
-    yield Measure("output tokens/s while generating", Unit.NUMBER, pick(summary, "throughput", "output_tokens_per_s"))
+    output_per_s = pick(summary, "throughput", "output_tokens_per_s")
+    if totals.writes_answers:
+        yield Measure("output tokens/s while generating", Unit.NUMBER, output_per_s)
     yield Measure("prompt tokens", Unit.NUMBER, prompt, is_exact=True)
-    yield Measure("output tokens", Unit.NUMBER, output, is_exact=True)
+    if totals.writes_answers:
+        yield Measure("output tokens", Unit.NUMBER, output, is_exact=True)
     yield Measure("prompt tokens from the prefix cache", Unit.SHARE, cached / prompt if prompt else None)
     for name, found in (("queue", latency.queue), ("first token", latency.first_token), ("total", latency.total)):
+        if name == "first token" and not totals.writes_answers:
+            continue
         for share, value in (("p50", found.p50), ("p95", found.p95), ("p99", found.p99)):
             yield Measure(f"{name} time, {share}", Unit.SECONDS, value, is_latency=True)
     yield Measure("steps of the engine that were full", Unit.SHARE, pick(summary, "engine", "full_step_share"))

@@ -107,7 +107,7 @@ def list_latencies(subject: Subject) -> list[tuple[str, list[str]]]:
     latency = subject.details.totals.latency
     found = (
         ("it runs in the engine", latency.queue),
-        ("its first token", latency.first_token),
+        *([("its first token", latency.first_token)] if subject.details.totals.writes_answers else []),
         ("its whole answer", latency.total),
     )
     return [

@@ -68,7 +68,7 @@ def _over_time(subject: Subject) -> Iterator[Picture]:
         [
             _Line("prompt", lambda s: s.rate(lambda m: m.prompt_tokens)),
             _Line("output", lambda s: s.rate(lambda m: m.output_tokens)),
-        ],
+        ][: 2 if subject.details.totals.writes_answers else 1],
     )
     if not subject.details.has_samples:
         return
@@ -159,12 +159,15 @@ def _of_latency(subject: Subject) -> Iterator[Picture]:
         ("Time to the first token", spread.first_token_s, latency.first_token),
         ("Time to the whole answer", spread.total_s, latency.total),
     ):
+        if histogram is spread.first_token_s and not subject.details.totals.writes_answers:
+            continue
         yield _draw_histogram(title, QUEUED, histogram, percentiles)
 
 
 def _of_lengths(subject: Subject) -> Iterator[Picture]:
     yield _draw_histogram("Lengths of prompts", Axis("tokens of a prompt"), subject.spread.prompt_tokens)
-    yield _draw_histogram("Lengths of answers", Axis("tokens of an answer"), subject.spread.output_tokens)
+    if subject.details.totals.writes_answers:
+        yield _draw_histogram("Lengths of answers", Axis("tokens of an answer"), subject.spread.output_tokens)
 
 
 def _draw_histogram(title: str, x: Axis, found: Histogram, percentiles: Percentiles | None = None) -> Picture:

@@ -61,9 +61,10 @@ def estimate_work(plan: RunPlan, work: Work, reader: Reader | RemoteReader | Non
     runs: list[PastRun] = []
     answered: tuple[int, float] = (0, 0.0)
     if reader is not None:
-        runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision)
-        answered = read_answer_lengths(reader, plan.task_fingerprint, spec.sampling.max_tokens)
-    return estimate_from_runs(work, runs, answered, spec.sampling.max_tokens, str(plan.job.path))
+        task = "generate" if spec.writes_answers else spec.task.kind
+        runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision, task)
+        answered = read_answer_lengths(reader, plan.task_fingerprint, spec.max_tokens)
+    return estimate_from_runs(work, runs, answered, spec.max_tokens, str(plan.job.path))
 
 
 def estimate_from_runs(
@@ -72,7 +73,8 @@ def estimate_from_runs(
     """From the speed of earlier runs with the model; `answered`: how many answers the task has, and their mean length.
 
     A run took a * prompt tokens + b * output tokens seconds for some a and b. Whatever they are, the work left takes a
-    time between the one that its prompt tokens alone would give, in proportion, and the one of its output tokens.
+    time between the one that its prompt tokens alone would give, in proportion, and the one of its output tokens; where
+    nothing is written, of its documents.
     """
     num_answered, mean_tokens = answered
     advice = f"bulkinfer run {job} --limit {MIN_ANSWERS}"
@@ -86,7 +88,7 @@ def estimate_from_runs(
     bounds = [
         run.generate_s * share
         for run in runs
-        for share in (work.prompt_tokens / run.prompt_tokens, output_tokens / run.output_tokens)
+        for share in (work.prompt_tokens / run.prompt_tokens, _share_of_rest(work, output_tokens, run))
     ]
     num_documents = sum(run.num_answered for run in runs)
     shown = ", ".join(f"{str(run.run_id)[:8]} of {run.started_at[:16]}" for run in runs)
@@ -100,3 +102,10 @@ def estimate_from_runs(
         runs[0].engine_start_s,
         tuple(str(run.run_id) for run in runs),
     )
+
+
+def _share_of_rest(work: Work, output_tokens: float, run: PastRun) -> float:
+    """What is left besides prompts, as a share of what a run did."""
+    if run.output_tokens:
+        return output_tokens / run.output_tokens
+    return work.num_documents / max(1.0, run.num_answered)

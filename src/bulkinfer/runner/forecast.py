@@ -41,7 +41,7 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
     if counter.note:
         emit(Warned(counter.note))
     context = find_context(plan.engine_spec)
-    room = None if context.tokens is None else context.tokens - plan.job.spec.sampling.max_tokens
+    room = None if context.tokens is None else context.tokens - plan.job.spec.max_tokens
     with _open_if_there(plan) as reader, open_tally() as tally:
         listed: frozenset[SourceFile] = frozenset()
         if reader is not None:
@@ -207,7 +207,7 @@ def _describe_tokens(plan: RunPlan, prompts: _Prompts, estimate: Estimate, conte
         "note": prompts.counter.note,
         "is_exact": prompts.is_complete and prompts.counter.is_exact and context.is_certain,
         "prompt": round(tokens.total),
-        "output_at_most": round(tokens.weight) * plan.job.spec.sampling.max_tokens,
+        "output_at_most": round(tokens.weight) * plan.job.spec.max_tokens,
         "output_expected": None if estimate.output_tokens is None else round(estimate.output_tokens),
         "max_context_tokens": context.tokens,
         "max_context_tokens_from": context.origin.value,

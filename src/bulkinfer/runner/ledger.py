@@ -78,6 +78,8 @@ class Ledger(EngineCounts):
     cached_tokens: int = 0
     output_tokens: int = 0
     settings: Mapping[str, JsonValue] = field(default_factory=dict)
+    vector_size: int | None = None
+    """Numbers in each vector that the engines make."""
     outlook: Outlook = field(default_factory=Outlook)
     first_submit_s: float | None = None
     last_answer_s: float | None = None
@@ -130,6 +132,7 @@ class Ledger(EngineCounts):
         self.max_concurrency = ready.max_concurrency or self.max_concurrency
         self.replicas[replica].max_concurrency = self.max_concurrency
         self.settings = ready.settings
+        self.vector_size = ready.vector_size
 
     def note_death(self, replica: int = 0) -> None:
         """An engine died: rates begin anew."""

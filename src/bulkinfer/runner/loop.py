@@ -92,8 +92,7 @@ class Run:
         self._limits = plan.job.spec.limits
         input_size_bytes = sum(file.size_bytes for file in plan.files)
         max_concurrency = plan.engine_spec.expected_concurrency
-        max_tokens = plan.job.spec.sampling.max_tokens
-        self._ledger = Ledger(input_size_bytes, max_concurrency, len(engines.engines), max_tokens)
+        self._ledger = Ledger(input_size_bytes, max_concurrency, len(engines.engines), plan.job.spec.max_tokens)
         self._fleet = Fleet(
             engines,
             plan.job.spec.model.path,
@@ -247,7 +246,14 @@ class Run:
         request, event = returned.flight.request, returned.event
         if isinstance(event, Completion):
             self._ledger.note_completion(request, event, returned.replica)
-        return decide_outcome(request, event, submitted_at_s=returned.flight.submitted_at_s, now=datetime.now(UTC))
+        return decide_outcome(
+            request,
+            event,
+            submitted_at_s=returned.flight.submitted_at_s,
+            now=datetime.now(UTC),
+            task=self._plan.job.spec.task,
+            vector_size=self._ledger.vector_size,
+        )
 
     def _check_failures(self) -> None:
         """Stop early when it is clear that the limit will not hold."""
@@ -304,16 +310,8 @@ class Run:
             store.listen(plan.job.spec.output.client_timeout_s)
         except StoreError as error:
             warnings.append(f"{error}; `query`, `failures` and `export` work after the run")
-        self._emit(
-            RunStarted(
-                name,
-                self.run_id,
-                plan.task_fingerprint,
-                str(plan.job.database_path),
-                len(plan.files),
-                self._ledger.input_size_bytes,
-            )
-        )
+        database, size = str(plan.job.database_path), (len(plan.files), self._ledger.input_size_bytes)
+        self._emit(RunStarted(name, self.run_id, plan.task_fingerprint, database, *size))
         for warning in warnings:  # after the beginning, which names the run
             self._emit(Warned(warning))
         return planner

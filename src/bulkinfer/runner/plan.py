@@ -53,7 +53,7 @@ class RunPlan:
 
 def plan_run(job: Job) -> RunPlan:
     """Check what can be checked without the model. Raises JobError and InputError."""
-    template = PromptTemplate.parse(job.spec.prompt.system, job.spec.prompt.user)
+    template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
     files = find_source_files(job.input_patterns, job.folder)
     check_fields(job, template, files)

@@ -30,9 +30,11 @@ _NEWEST_RUNS = """
         join tasks t on t.task_fingerprint = r.task_fingerprint and t.name = r.name
         where r.host = $host and (t.spec ->> '$.engine.kind') = $kind and (t.spec ->> '$.model.path') = $model
             and (t.spec ->> '$.model.revision') is not distinct from $revision
+            and case when (t.spec ->> '$.task.kind') in ('embed', 'score') then t.spec ->> '$.task.kind'
+                else 'generate' end = $task
     )
-    where prompt_tokens > 0 and output_tokens > 0 and generate_s > 0 and generate_s >= $least_s
-        and documents_per_s is not null and engine_start_s is not null
+    where prompt_tokens > 0 and (output_tokens > 0 or $task in ('embed', 'score'))
+        and generate_s > 0 and generate_s >= $least_s and documents_per_s is not null and engine_start_s is not null
     order by seq desc limit $num_runs
 """
 _ANSWERS = """
@@ -51,6 +53,7 @@ class PastRun:
     started_at: str
     prompt_tokens: int
     output_tokens: int
+    """0 where the task writes no answers."""
     num_answered: float
     """Completions, those cut at max_tokens included."""
     generate_s: float
@@ -62,18 +65,21 @@ class PastRun:
         return (self.prompt_tokens + self.output_tokens) / self.generate_s
 
 
-def read_past_runs(reader: Reports, kind: str, model: str, revision: str | None) -> list[PastRun]:
-    """Runs on this host with the same engine and model (as the job files write it), the newest first, a few at most.
+def read_past_runs(
+    reader: Reports, kind: str, model: str, revision: str | None, task: str = "generate"
+) -> list[PastRun]:
+    """Runs on this host with the same engine, model (as the job files write it) and task, the newest first, a few at
+    most. `task`: embed, score, or generate for all that write answers.
 
     Raises StoreError.
     """
-    parameters = _name_runs(kind, model, revision, least_s=0.0, num_runs=MAX_RUNS)
+    parameters = _name_runs(kind, model, revision, task, least_s=0.0, num_runs=MAX_RUNS)
     return [_make_run(line) for line in list(reader.select(_NEWEST_RUNS, parameters))]
 
 
 def find_speed(connection: duckdb.DuckDBPyConnection, model: str, revision: str | None) -> float | None:
-    """Tokens per second of the last of these runs that was long, with vLLM; None if none was."""
-    parameters = _name_runs("vllm", model, revision, least_s=LONG_RUN_S, num_runs=1)
+    """Tokens per second of the last run that was long and wrote answers, with vLLM; None if none was."""
+    parameters = _name_runs("vllm", model, revision, "generate", least_s=LONG_RUN_S, num_runs=1)
     runs = [_make_run(line) for line in connection.execute(_NEWEST_RUNS, parameters).fetchall()]
     return runs[0].tokens_per_s if runs else None
 
@@ -87,12 +93,15 @@ def read_answer_lengths(reader: Reports, task: UUID, max_tokens: int) -> tuple[i
     return num_all, (num_tokens + num_cut * max_tokens) / num_all if num_all else 0.0
 
 
-def _name_runs(kind: str, model: str, revision: str | None, *, least_s: float, num_runs: int) -> dict[str, JsonValue]:
+def _name_runs(
+    kind: str, model: str, revision: str | None, task: str, *, least_s: float, num_runs: int
+) -> dict[str, JsonValue]:
     return {
         "host": socket.gethostname(),
         "kind": kind,
         "model": model,
         "revision": revision,
+        "task": task,
         "least_s": least_s,
         "num_runs": num_runs,
     }

@@ -202,6 +202,6 @@ def _count_bytes(outcome: Outcome) -> int:
     """About what an outcome takes in memory; in characters, which is near enough for a threshold."""
     match outcome:
         case Result():
-            return _OUTCOME_BYTES + len(outcome.output) + len(outcome.value or "")
+            return _OUTCOME_BYTES + len(outcome.output) + len(outcome.value or "") + len(outcome.vector or b"")
         case Failure():
             return _OUTCOME_BYTES + len(outcome.message) + len(outcome.raw_output or "")

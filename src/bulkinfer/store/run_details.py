@@ -103,6 +103,11 @@ class Totals:
     latency: Latency
 
     @property
+    def writes_answers(self) -> bool:
+        """Whether tokens were drawn, as far as can be seen: a run that made vectors or scores has none."""
+        return self.output_tokens > 0 or self.num_succeeded == 0
+
+    @property
     def num_failed(self) -> int:
         """Documents that failed."""
         return sum(self.failed_by_code.values())

@@ -158,7 +158,7 @@ def read_load(
             f"{job.path}: none of the input's first {MAX_DOCUMENTS:,} rows gives a prompt; `bulkinfer plan` says why"
         )
     limit = job.spec.limits.max_context_tokens
-    most = job.spec.sampling.max_tokens
+    most = job.spec.max_tokens
     of_kind = {Kind.SHORT: min(SHORT_MAX_TOKENS, most), Kind.LONG: most} | dict(max_tokens)
     max_chars = (limit - of_kind[Kind.LONG]) * _CHARS_PER_TOKEN if isinstance(limit, int) else None
     prompts, made = sort_kinds(conversations, max_chars)

@@ -38,6 +38,11 @@ def run_sweep(
 
     An engine that does not start or dies ends the sweep with what was measured before.
     """
+    if not plan.job.spec.writes_answers:
+        raise JobError(
+            f"{plan.job.path}: task.kind: expected a task that writes answers, found {plan.job.spec.task.kind}: a "
+            "sweep measures how long users wait for the tokens of an answer"
+        )
     if plan.job.spec.limits.reject_when_queue_full:
         options = replace(options, is_rejecting=True)
     check_options(options)
