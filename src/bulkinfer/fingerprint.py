@@ -84,7 +84,7 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity) -> UUID:
         "chat_template": spec.model.chat_template,
         "prompt": [spec.prompt.system, spec.prompt.user],
         "sampling": _normal_sampling(spec.sampling) if spec.writes_answers else None,
-        "over_length": "fail",
+        "over_length": spec.limits.overlong,
     }
     # What other kinds of tasks add: a task from before there were any keeps its fingerprint.
     if templates := {key: text for key, text in spec.prompt.templates.items() if key not in {"system", "user"}}:

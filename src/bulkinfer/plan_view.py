@@ -43,6 +43,9 @@ def _describe_failures(found: Mapping[str, Any]) -> Iterator[Line]:
         yield "unreadable", f"{unreadable['rows']:,} rows, the first: {', '.join(unreadable['first'])}"
         for reason, num_rows in unreadable["by_reason"].items():
             yield "", f"{num_rows:,} {reason}"
+    if found["overlong"]["cut"]:
+        about = "" if found["overlong"]["is_exact"] else "about "
+        yield "too long", "{}{cut:,}, cut by limits.overlong: {policy}".format(about, **found["overlong"])
     label = "will fail"
     for code, expected in found["expected_failures"].items():
         yield label, f"{'' if expected['is_exact'] else 'about '}{expected['documents']:,} {code}"

@@ -17,7 +17,7 @@ from bulkinfer.fingerprint import hash_document
 from bulkinfer.known import FindWanted, KnownRows, Passed
 from bulkinfer.ordering import order_requests
 from bulkinfer.outcome import fail_document, fail_unreadable
-from bulkinfer.prompt import DocumentFault, PromptTemplate
+from bulkinfer.prompt import DocumentFault, Marked, PromptTemplate
 from bulkinfer.records import (
     NUM_LONGEST,
     Document,
@@ -109,6 +109,8 @@ class ShardPlanner:
     max_documents: int
     max_chars: int
     find_wanted: FindWanted | None = None
+    notes_spans: bool = False
+    """Requests tell what of them may be cut."""
     _known: KnownRows | None = None
     _asked: set[bytes] = field(default_factory=set)
     _num_to_do: int = 0
@@ -256,12 +258,12 @@ class ShardPlanner:
             case UnreadableRow() as row:
                 return fail_unreadable(row, datetime.now(UTC))
             case Document() as document:
-                match self.template.render(document):
+                match self.template.render_marked(document, notes_spans=self.notes_spans):
                     case DocumentFault(code, message):
                         return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
-                    case messages:
+                    case Marked(messages, spans):
                         num_chars = sum(len(message.content) for message in messages)
-                        return Request(entry.document_hash, document.origin, messages, num_chars)
+                        return Request(entry.document_hash, document.origin, messages, num_chars, spans=spans)
 
 
 @dataclass(frozen=True, slots=True)

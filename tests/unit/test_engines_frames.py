@@ -25,7 +25,17 @@ from bulkinfer.engines.frames import (
     encode_request,
 )
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.records import Aborted, Completion, EngineReady, EngineStats, FailureCode, Message, Rejection, Workload
+from bulkinfer.records import (
+    Aborted,
+    Completion,
+    EngineReady,
+    EngineStats,
+    FailureCode,
+    Message,
+    Rejection,
+    Span,
+    Workload,
+)
 from tests.engine_support import simulated_spec, vllm_spec
 
 HASH = bytes(range(240, 256))
@@ -45,6 +55,7 @@ HASH = bytes(range(240, 256))
             (EngineRequest(HASH, (Message("system", "s"), Message("user", "ü\n\0😀"))), EngineRequest(bytes(16), ()))
         ),
         Submit((EngineRequest(HASH, (), max_tokens=7, priority=-3),)),
+        Submit((EngineRequest(HASH, (Message("user", "abc"),), spans=(Span(0, 0, 1), Span(0, 2, 3))),)),
         Abort((HASH, bytes(16))),
         Close(),
     ],
@@ -65,7 +76,7 @@ def test_a_frame_to_the_child_arrives_unchanged(frame: ParentFrame) -> None:
                 Completion(HASH, "text", "stop", 10, 3, 2, 0.1, 0.2, 0.3),
                 Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, {"a": [1]}, bytes(range(256))),
                 Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, None, b""),
-                Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000),
+                Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000, 4000),
                 Rejection(HASH, FailureCode.ENGINE_REJECTED, "refused"),
                 EngineStats(1, 2, 0.5, 3, 4, 5, 6),
                 EngineStats(1, 2, 0.5, 3, 4, 5, 6, num_aborted=7, num_free_kv_blocks=8, peak_kv_cache_usage=0.75),

@@ -203,6 +203,7 @@ def test_prompt_and_answer_must_fit_into_the_context() -> None:
         FailureCode.PROMPT_TOO_LONG,
         "prompt of 13 tokens + max_tokens 8 = 21 exceeds limits.max_context_tokens 20",
         13,
+        12,
     )
 
 

@@ -94,6 +94,13 @@ def spec(**sections: object) -> JobSpec:
     return JobSpec.model_validate(values | sections)
 
 
+def test_each_policy_for_what_is_too_long_is_a_task_and_the_default_is_none() -> None:
+    policies = ("fail", "truncate_head", "truncate_middle", "truncate_tail")
+    found = {fingerprint_task(spec(limits={"overlong": policy}), HUB) for policy in policies}
+    assert len(found) == len(policies)
+    assert fingerprint_task(spec(limits={"overlong": "fail"}), HUB) == fingerprint_task(spec(), HUB)
+
+
 def test_the_fingerprint_of_a_task_is_pinned() -> None:
     """A change here makes every stored answer count as missing: raise the scheme's number only when it must be so."""
     assert str(fingerprint_task(spec(), HUB)) == "2d9ae9f0-f2fe-2c0c-8958-4702f6d16549"

@@ -112,6 +112,7 @@ def test_defaults(load: Load) -> None:
             "max_concurrency": "auto",
             "max_queue_size": 512,
             "max_context_tokens": "auto",
+            "overlong": "fail",
             "reject_when_queue_full": False,
             "reserve": "0%",
             "max_failures": "5%",

@@ -12,6 +12,7 @@ from bulkinfer.engines.child import ChildEngine
 from bulkinfer.engines.clock import Clock, RealClock, VirtualClock
 from bulkinfer.engines.environment import count_cores, divide_machine, find_vllm
 from bulkinfer.engines.local import LocalEngine
+from bulkinfer.engines.overlong import fitting
 from bulkinfer.engines.sharing import decide_on_cores, decide_on_gpus
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
@@ -115,7 +116,7 @@ def _create_local_engine(spec: EngineSpec, clock: Clock, ringer: Ringer | None =
     start_s = parse_simulated_arguments(spec.arguments).engine_start_s
     lives = itertools.count(1)
     return LocalEngine(
-        lambda: SimulatedEngine(spec, clock, life=next(lives)),
+        lambda: fitting(SimulatedEngine(spec, clock, life=next(lives)), spec),
         clock=clock,
         start_s=start_s,
         priority=spec.priority,

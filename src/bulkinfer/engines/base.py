@@ -19,8 +19,10 @@ from bulkinfer.records import (
     FailureCode,
     JsonValue,
     Message,
+    Overlong,
     Rejection,
     Request,
+    Span,
     Workload,
 )
 
@@ -69,6 +71,8 @@ class EngineSpec:
     """What is done with a request: `task.kind` of the job."""
     is_normalized: bool = True
     """Whether vectors are scaled to the length 1."""
+    overlong: str = Overlong.FAIL
+    """What is done with a prompt that is too long, where it has spans."""
 
     @property
     def is_pooling(self) -> bool:
@@ -105,11 +109,13 @@ class EngineRequest:
     max_tokens: int | None = None
     """None: as many as `EngineSpec.sampling` says."""
     priority: int = 0
+    spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, request: Request, priority: int) -> "EngineRequest":
         """That part of the request; `priority` is the engine's, and its own is added to it."""
-        return cls(request.document_hash, request.messages, request.max_tokens, priority + request.priority)
+        priority += request.priority
+        return cls(request.document_hash, request.messages, request.max_tokens, priority, request.spans)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +173,16 @@ class StepEngine(Protocol):
         """What was loaded, and with which settings. `start_s` is filled in by the caller."""
 
 
+class MeasuringEngine(StepEngine, Protocol):
+    """A `StepEngine` that tells how long prompts are. `prepare`'s thread asks."""
+
+    def count_tokens(self, request: EngineRequest) -> int | None:
+        """Tokens of the prompt, chat template included, as `prepare` counts them; None for one that is refused."""
+
+    def find_room(self, request: EngineRequest) -> int:
+        """The most tokens that the prompt of this request may have: what its answer leaves of the context."""
+
+
 class Engine(Protocol):
     """An engine as the runner holds it. All calls come from one thread.
 
@@ -214,16 +230,22 @@ def reject_too_long(spec: EngineSpec, request: EngineRequest, prompt_tokens: int
 
     `prompt_tokens`: of the longest text, where a request holds several that the model reads one by one.
     """
-    limit = spec.max_context_tokens
-    assert limit is not None, "the engine has chosen by now"
+    room_tokens = find_room(spec, request)
+    if prompt_tokens <= room_tokens:
+        return None
     max_tokens = spec.max_tokens if request.max_tokens is None else request.max_tokens
     num_tokens = prompt_tokens + max_tokens
-    if num_tokens <= limit:
-        return None
     if spec.is_pooling:
         message = f"prompt of {prompt_tokens} tokens exceeds {describe_limit(spec)}"
     else:
         message = (
             f"prompt of {prompt_tokens} tokens + max_tokens {max_tokens} = {num_tokens} exceeds {describe_limit(spec)}"
         )
-    return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens)
+    return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, message, prompt_tokens, room_tokens)
+
+
+def find_room(spec: EngineSpec, request: EngineRequest) -> int:
+    """What the answer leaves of the context; less than 1 where it leaves nothing."""
+    limit = spec.max_context_tokens
+    assert limit is not None, "the engine has chosen by now"
+    return limit - (spec.max_tokens if request.max_tokens is None else request.max_tokens)

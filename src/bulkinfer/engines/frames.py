@@ -21,6 +21,7 @@ from bulkinfer.records import (
     FailureCode,
     Message,
     Rejection,
+    Span,
     Workload,
 )
 
@@ -160,7 +161,8 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
 def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
     messages = tuple(Message(message["role"], message["content"]) for message in fields["messages"])
     document_hash = bytes.fromhex(fields["document_hash"])
-    return EngineRequest(document_hash, messages, fields["max_tokens"], fields["priority"])
+    spans = tuple(Span(**span) for span in fields["spans"])
+    return EngineRequest(document_hash, messages, fields["max_tokens"], fields["priority"], spans)
 
 
 def _encode_bytes(value: object) -> str:

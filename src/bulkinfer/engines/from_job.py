@@ -31,6 +31,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         has_priorities=is_low,
         task=spec.task.kind,
         is_normalized=spec.task.normalize if isinstance(spec.task, EmbedTask) else True,
+        overlong=spec.limits.overlong,
     )
 
 

@@ -4,9 +4,10 @@ import gc
 import os
 from dataclasses import replace
 
-from bulkinfer.engines.base import EngineSpec, StepEngine
+from bulkinfer.engines.base import EngineSpec, MeasuringEngine, StepEngine
 from bulkinfer.engines.clock import RealClock
 from bulkinfer.engines.frames import Start
+from bulkinfer.engines.overlong import fitting
 from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
 from bulkinfer.errors import JobError
@@ -19,9 +20,9 @@ def create_step_engine(start: Start) -> StepEngine:
         case "simulated":
             clock = RealClock()
             clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
-            return SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
+            return fitting(SimulatedEngine(start.spec, clock, life=start.life, owns_process=True), start.spec)
         case "vllm":
-            return _load_vllm(start)
+            return fitting(_load_vllm(start), start.spec)
     raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
 
 
@@ -33,7 +34,7 @@ def describe_ready(engine: StepEngine, spec: EngineSpec) -> EngineReady:
     return replace(ready, settings={**ready.settings, "nice": os.getpriority(os.PRIO_PROCESS, 0)})
 
 
-def _load_vllm(start: Start) -> StepEngine:
+def _load_vllm(start: Start) -> MeasuringEngine:
     """Import vLLM and load the model, without the garbage collector: nothing of it is garbage, and going through the
     millions of objects again and again is a third of the time that this takes."""
     gc.disable()

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import NoReturn
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.clock import Clock
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.engines.simulated_arguments import (
@@ -88,7 +88,7 @@ class SimulatedEngine:
 
     def prepare(self, request: EngineRequest) -> Prepared | Rejection:
         """Measure one request, or say why not: too long for the context, or scripted."""
-        prompt_tokens = estimate_prompt_tokens(request.messages, self._arguments.prompt_tokens_factor)
+        prompt_tokens = self.count_tokens(request)
         rejection = reject_too_long(self._spec, request, prompt_tokens)
         if rejection is not None:
             return rejection
@@ -112,6 +112,14 @@ class SimulatedEngine:
                 request.priority if self._spec.is_by_priority else 0,
             ),
         )
+
+    def count_tokens(self, request: EngineRequest) -> int:
+        """The estimate that counts."""
+        return estimate_prompt_tokens(request.messages, self._arguments.prompt_tokens_factor)
+
+    def find_room(self, request: EngineRequest) -> int:
+        """What the answer leaves of the context."""
+        return find_room(self._spec, request)
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Take one request. It is never refused: `prepare` knows it all."""

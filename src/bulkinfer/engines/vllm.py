@@ -27,7 +27,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
@@ -136,6 +136,17 @@ class VllmEngine:
         if rejection is not None:
             return rejection
         return Prepared(request.document_hash, prompt, request.max_tokens, request.priority)
+
+    def count_tokens(self, request: EngineRequest) -> int | None:
+        """As vLLM's renderer has them; None for a prompt that it refuses."""
+        try:
+            return len(self._render(request.messages)["prompt_token_ids"])
+        except _REQUEST_FAULTS:
+            return None
+
+    def find_room(self, request: EngineRequest) -> int:
+        """What the answer leaves of vLLM's context."""
+        return find_room(self._spec, request)
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Give one rendered request to vLLM, or say why it refuses it."""

@@ -1,6 +1,6 @@
 """The section `limits`: what a run may use, and when it gives up."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, Tag, WithJsonSchema
 
@@ -74,6 +74,14 @@ class LimitsSpec(Section):
         description="The most tokens of prompt and answer of one document together; `auto`: what the model can take, "
         "as far as there is memory for it.",
         examples=["auto", 2048],
+    )
+    overlong: Literal["fail", "truncate_head", "truncate_middle", "truncate_tail"] = Field(
+        default="fail",
+        description="What is done with a document whose prompt and answer are more than max_context_tokens: it fails "
+        "(`prompt_too_long`); its head is cut away, so that its end stays; or its middle; or its tail, so that its "
+        "beginning stays. Only the fields that the prompt prints are cut, the longest first, never the job's own "
+        "text. Rows say what was done (`details.overlong`).",
+        examples=["truncate_tail"],
     )
     reject_when_queue_full: bool = Field(
         default=False,

@@ -6,6 +6,6 @@ A template comes from whoever wrote the job file and a document from anywhere. N
 ever, fill the memory or reach Python's objects; a document that its template does not fit is a fault of it alone.
 """
 
-from bulkinfer.prompt.template import DocumentFault, PromptTemplate
+from bulkinfer.prompt.template import DocumentFault, Marked, PromptTemplate
 
-__all__ = ["DocumentFault", "PromptTemplate"]
+__all__ = ["DocumentFault", "Marked", "PromptTemplate"]

@@ -3,7 +3,7 @@
 What prints, joins, compares or loops is led through a function of `values`, which pays for it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from jinja2 import nodes
 from jinja2.exceptions import TemplateSyntaxError
@@ -69,9 +69,41 @@ def check_tree(tree: nodes.Template) -> None:
 
 def price_tree(tree: nodes.Template) -> nodes.Template:
     """The tree with the functions that pay put in. Changes the tree itself."""
-    priced: nodes.Template = _Pricing().visit(tree)
+    priced: nodes.Template = _Pricing(find_own_names(tree)).visit(tree)
     priced.set_environment(tree.environment)  # type: ignore[arg-type]  # a parsed tree has one
     return priced
+
+
+def find_own_names(tree: nodes.Template) -> frozenset[str]:
+    """Variables that hold the template's own text wherever they are set: no field goes into them."""
+    sources: list[tuple[nodes.Node, list[nodes.Node]]] = [
+        *((assigned.target, [assigned.node]) for assigned in tree.find_all(nodes.Assign)),
+        *((block.target, block.body) for block in tree.find_all(nodes.AssignBlock)),
+    ]
+    own = {target.name for target, _ in sources if isinstance(target, nodes.Name)}
+    has_changed = True
+    while has_changed:
+        foreign = {
+            target.name
+            for target, values in sources
+            if isinstance(target, nodes.Name) and not all(_is_own(value, own) for value in values)
+        }
+        has_changed = bool(own & foreign)
+        own -= foreign
+    return frozenset(own)
+
+
+def _is_own(node: nodes.Node, own_names: Set[str]) -> bool:
+    """Whether the text of it is the template's, whatever the document: fields may decide which, in a condition."""
+    match node:
+        case nodes.Name():
+            return node.name in own_names
+        case nodes.CondExpr():
+            return all(_is_own(one, own_names) for one in (node.expr1, node.expr2) if one is not None)
+        case nodes.If():
+            bodies = (*node.body, *node.elif_, *node.else_)
+            return all(_is_own(one, own_names) for one in bodies)
+    return all(_is_own(child, own_names) for child in node.iter_child_nodes())
 
 
 def _fault_of(node: nodes.Node) -> str | None:
@@ -100,12 +132,15 @@ def _suggest(name: str, known: Iterable[str]) -> str:
 class _Pricing(NodeTransformer):
     """Children first, so that what is put in is not visited again."""
 
+    def __init__(self, own_names: frozenset[str]) -> None:
+        self._own_names = own_names
+
     def visit_Output(self, node: nodes.Output) -> nodes.Output:  # noqa: N802 - the visitor finds it by the node's name
-        fields = [_field_of(child) for child in node.nodes]
+        told = [(nodes.Const(_field_of(child)), nodes.Const(_is_own(child, self._own_names))) for child in node.nodes]
         self.generic_visit(node)
         node.nodes = [
-            child if isinstance(child, nodes.TemplateData) else _priced(child, "$print", nodes.Const(field))
-            for child, field in zip(node.nodes, fields, strict=True)
+            child if isinstance(child, nodes.TemplateData) else _priced(child, "$print", *about)
+            for child, about in zip(node.nodes, told, strict=True)
         ]
         return node
 

@@ -16,12 +16,13 @@ from bulkinfer.prompt.bound import count_prints
 from bulkinfer.prompt.budget import MAX_OUTPUT_CHARS, Budget, TooExpensive
 from bulkinfer.prompt.sandbox import Sandbox
 from bulkinfer.prompt.syntax import check_tree, price_tree
-from bulkinfer.prompt.values import BUDGET
-from bulkinfer.records import Document, FailureCode, Message
+from bulkinfer.prompt.values import BUDGET, PRINTED, Printed
+from bulkinfer.records import Document, FailureCode, Message, Span
 
 # What an allowed part of a template can raise on some value; RecursionError, a RuntimeError, on one nested deeply.
 # NameError: a constant such as 1e400 is compiled to `inf`, which no template knows.
 _FAULTS = (TemplateError, ArithmeticError, AttributeError, LookupError, NameError, RuntimeError, TypeError, ValueError)
+_Stretches = list[tuple[int, int]]
 _JINJA_WORDS = frozenset(
     {"end of print statement", "end of statement block", "begin of statement block", "end of template", "name"}
     | {"for", "in", "if", "elif", "else", "endif", "endfor", "set", "endset", "with", "endwith", "raw", "endraw"}
@@ -35,6 +36,14 @@ class DocumentFault:
     code: FailureCode
     message: str
     """Names template, line and field; never quotes the document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """The messages for one document, and what in them the document brought."""
+
+    messages: tuple[Message, ...]
+    spans: tuple[Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +109,32 @@ class PromptTemplate:
 
         A system message without text is left out; any other must have some.
         """
+        rendered = self.render_marked(document, notes_spans=False)
+        return rendered.messages if isinstance(rendered, Marked) else rendered
+
+    def render_marked(self, document: Document, *, notes_spans: bool = True) -> Marked | DocumentFault:
+        """The same, and which stretches of it are the document's: printed numbers are not told, nor is what a template
+        prints of its own. What a `{% set %}` block gathers is the document's as a whole if a field is in it.
+
+        Without `notes_spans` there are none, and nothing is spent on them.
+        """
         budget = Budget()
-        messages = []
+        printed = Printed() if notes_spans else None
+        messages: list[Message] = []
+        spans: list[Span] = []
         for part in self.parts:
-            content = _render_part(part, document, budget)
-            if isinstance(content, DocumentFault):
-                return content
+            rendered = _render_part(part, document, budget, printed)
+            if isinstance(rendered, DocumentFault):
+                return rendered
+            content, stretches = rendered
             if content and not content.isspace():
+                spans += (Span(len(messages), start, end) for start, end in stretches)
                 messages.append(Message(part.role, content))
         written = {message.role for message in messages}
         for part in self.parts:
             if part.role not in written and part.role != "system":
                 return DocumentFault(FailureCode.EMPTY_PROMPT, f"{part.name} gives no text on this document")
-        return tuple(messages)
+        return Marked(tuple(messages), tuple(spans))
 
 
 def _parse_part(role: str, source: str) -> _Part:
@@ -142,12 +164,15 @@ def _hide_quoted(match: re.Match[str]) -> str:
     return quoted if is_known else "..."
 
 
-def _render_part(part: _Part, document: Document, budget: Budget) -> str | DocumentFault:
+def _render_part(
+    part: _Part, document: Document, budget: Budget, printed: Printed | None
+) -> tuple[str, _Stretches] | DocumentFault:
     fields = document.fields
     variables: dict[str, Any] = {name: fields[name] for name in part.fields if name in fields}
     variables[BUDGET] = budget
+    variables[PRINTED] = printed
     try:
-        return _concat_pieces(part.template, variables)
+        return _concat_pieces(part.template, variables, printed)
     except UndefinedError as error:
         field = f"the field {error.message}" if error.message else "a value"
         advice = "give it a default, or mend the document"
@@ -160,10 +185,16 @@ def _render_part(part: _Part, document: Document, budget: Budget) -> str | Docum
         return DocumentFault(FailureCode.TEMPLATE_ERROR, message)
 
 
-def _concat_pieces(template: Template, variables: dict[str, Any]) -> str:
+def _concat_pieces(template: Template, variables: dict[str, Any], printed: Printed | None) -> tuple[str, _Stretches]:
+    """The text, and where in it the document's stretches begin and end: none where nobody notes what is printed."""
     pieces = []
+    stretches: _Stretches = []
     num_chars = 0
     for piece in template.root_render_func(template.new_context(variables, shared=True)):
+        # Jinja yields each print by itself. What a block prints is gathered first, and comes with the block's print.
+        if printed is not None and piece and piece is printed.text:
+            stretches.append((num_chars, num_chars + len(piece)))
+            printed.text = None
         num_chars += len(piece)
         if num_chars > MAX_OUTPUT_CHARS:
             raise TooExpensive(f"the message is longer than {MAX_OUTPUT_CHARS} characters")
@@ -172,7 +203,7 @@ def _concat_pieces(template: Template, variables: dict[str, Any]) -> str:
     if not content.isascii():
         # Half a character can neither be sent to the engine nor be tokenised.
         content.encode()
-    return content
+    return content, stretches
 
 
 def _line_of(error: BaseException, part: _Part) -> int | str:

@@ -13,7 +13,17 @@ from jinja2.runtime import Context
 from bulkinfer.prompt.budget import Budget, Value
 
 BUDGET = "$budget"
-"""No template can name this variable."""
+"""No template can name this variable, or the next."""
+PRINTED = "$printed"
+
+
+class Printed:
+    """The text that the document brought to the last print."""
+
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text: str | None = None
 
 
 def to_text(budget: Budget, value: object, field: str | None) -> str:
@@ -34,9 +44,14 @@ def to_text(budget: Budget, value: object, field: str | None) -> str:
 
 
 @pass_context
-def print_value(context: Context, value: object, field: str | None) -> str:
-    """What stands behind every `{{ ... }}`."""
-    return to_text(budget_of(context), value, field)
+def print_value(context: Context, value: object, field: str | None, is_own: bool) -> str:  # noqa: FBT001 - by Jinja
+    """What stands behind every `{{ ... }}`. `is_own`: the template's text, whatever the document."""
+    text = to_text(budget_of(context), value, field)
+    if not is_own and not isinstance(value, int | float):
+        printed: Printed | None = context.parent.get(PRINTED)
+        if printed is not None:
+            printed.text = text
+    return text
 
 
 @pass_context

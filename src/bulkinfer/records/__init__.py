@@ -16,7 +16,16 @@ from bulkinfer.records.documents import (
 )
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, Result
-from bulkinfer.records.requests import Aborted, Completion, FinishReason, Message, Rejection, Request
+from bulkinfer.records.requests import (
+    Aborted,
+    Completion,
+    FinishReason,
+    Message,
+    Overlong,
+    Rejection,
+    Request,
+    Span,
+)
 from bulkinfer.records.runs import Commit, Latency, Percentiles, RunStatus
 
 __all__ = [
@@ -40,6 +49,7 @@ __all__ = [
     "Only",
     "Origin",
     "Outcome",
+    "Overlong",
     "Percentiles",
     "Rejection",
     "Request",
@@ -47,6 +57,7 @@ __all__ = [
     "RunStatus",
     "Scan",
     "SourceFile",
+    "Span",
     "UnreadableRow",
     "WantedRows",
     "Workload",

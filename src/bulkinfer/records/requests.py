@@ -28,6 +28,30 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a message that the document brings: all else is the job's own text, and is never cut."""
+
+    message: int
+    """Which of the messages, from 0."""
+    start: int
+    """In characters of its content; likewise the next."""
+    end: int
+    """Behind the last one."""
+
+
+class Overlong(StrEnum):
+    """What is done with a document that does not fit into the context."""
+
+    FAIL = "fail"
+    TRUNCATE_HEAD = "truncate_head"
+    """The head is cut away: the end stays."""
+    TRUNCATE_MIDDLE = "truncate_middle"
+    """Both ends stay, with a marker between them."""
+    TRUNCATE_TAIL = "truncate_tail"
+    """The tail is cut away: the beginning stays."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """A rendered document, ready for the engine. The sampling parameters are the job's, except for `max_tokens`."""
 
@@ -47,6 +71,8 @@ class Request:
     priority: int = 0
     """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
     first."""
+    spans: tuple[Span, ...] = ()
+    """What may be cut where the prompt is too long; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +104,8 @@ class Rejection:
     code: FailureCode
     message: str
     prompt_tokens: int | None = None
+    room_tokens: int | None = None
+    """Of a prompt that is too long: what it might have had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from bulkinfer.engines import choose_counter
 from bulkinfer.engines.token_counter import TokenCounter
 from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
-from bulkinfer.prompt import DocumentFault
-from bulkinfer.records import Document, FailureCode, JsonValue, Message, SourceFile
+from bulkinfer.prompt import DocumentFault, Marked
+from bulkinfer.prompt.cutting import cap_spans
+from bulkinfer.records import Document, FailureCode, JsonValue, Overlong, SourceFile
 from bulkinfer.runner.context import Context, find_context
 from bulkinfer.runner.estimate import Estimate, Work, estimate_work
 from bulkinfer.runner.memory import peak_memory_bytes
@@ -50,7 +51,7 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
             listed = frozenset(by_scan[scan] for scan in tally.add_listed(reader, list(by_scan)))
         safe_bytes = _NO_LIMIT if room is None else counter.find_safe_bytes(room)
         survey = survey_input(plan, tally, safe_bytes, emit, listed)
-        prompts = _Prompts(plan, counter, room, emit)
+        prompts = _Prompts(plan, counter, room, emit, Overlong(plan.job.spec.limits.overlong))
         prompts.measure(survey)
         num_rows = tally.count_rows(prompts.failing)
         num_failing_rows = sum(weight * num_rows[found] for found, weight in prompts.failing.items())
@@ -79,9 +80,13 @@ class _Prompts:
     room: int | None
     """The most tokens that a prompt may have."""
     emit: EventSink
+    policy: Overlong
     tokens: Spread = field(default_factory=Spread)
     """Of the prompts that fit."""
     too_long: Spread = field(default_factory=Spread)
+    """As they are before anything is cut."""
+    num_unfit: float = 0.0
+    """Those of them that cutting does not help, or that the job lets fail."""
     faults: defaultdict[FailureCode, float] = field(default_factory=lambda: defaultdict(float))
     """Not whole numbers: of documents that a sample stands for."""
     failing: dict[bytes, float] = field(default_factory=dict)
@@ -93,6 +98,11 @@ class _Prompts:
     """Whether every document to do is in a sample."""
     is_long_complete: bool = True
     """Whether every document to do that may be too long is."""
+
+    @property
+    def num_cut(self) -> float:
+        """Those of them that are cut so that they fit."""
+        return self.too_long.weight - self.num_unfit
 
     def measure(self, survey: Survey) -> None:
         self.num_sampled = sum(len(sample) for sample in survey.samples.values())
@@ -107,25 +117,36 @@ class _Prompts:
         self.texts.sort()
 
     def _measure(self, documents: Sequence[tuple[bytes, Document]], weight: float) -> None:
-        prompts: dict[bytes, tuple[Message, ...]] = {}
+        prompts: dict[bytes, Marked] = {}
         for document_hash, document in documents:
-            match self.plan.template.render(document):
+            match self.plan.template.render_marked(document, notes_spans=self.policy is not Overlong.FAIL):
                 case DocumentFault(code):
                     self._note_fault(document_hash, code, weight)
-                case messages:
-                    prompts[document_hash] = messages
-        counts = self.counter.count(list(prompts.values()))
-        for (document_hash, messages), num_tokens in zip(prompts.items(), counts, strict=True):
+                case Marked() as marked:
+                    prompts[document_hash] = marked
+        counts = self.counter.count([marked.messages for marked in prompts.values()])
+        for (document_hash, marked), num_tokens in zip(prompts.items(), counts, strict=True):
             if num_tokens is None:
                 self._note_fault(document_hash, FailureCode.ENGINE_REJECTED, weight)
             elif self.room is not None and num_tokens > self.room:
                 self.too_long.add(num_tokens, weight)
-                self.failing[document_hash] = weight
+                if self._has_room_for_rest(marked, self.room):
+                    self.tokens.add(self.room, weight)
+                else:
+                    self.num_unfit += weight
+                    self.failing[document_hash] = weight
             else:
                 self.tokens.add(num_tokens, weight)
-                self.texts.append("\0".join(message.content for message in messages))
+                self.texts.append("\0".join(message.content for message in marked.messages))
         self.num_counted += len(documents)
         self.emit(Counting(self.num_sampled, self.num_counted))
+
+    def _has_room_for_rest(self, marked: Marked, room: int) -> bool:
+        """Whether cutting the document's text is enough."""
+        if self.policy is Overlong.FAIL or not marked.spans:
+            return False
+        (num_tokens,) = self.counter.count([cap_spans(marked.messages, marked.spans, 0, self.policy)])
+        return num_tokens is not None and num_tokens <= room
 
     def _note_fault(self, document_hash: bytes, code: FailureCode, weight: float) -> None:
         self.faults[code] += weight
@@ -171,6 +192,12 @@ def _describe(
         },
         # Rows, as the run counts at its end: a thousand equal rows without a body are a thousand that get no answer.
         "exceeds_max_failures": is_over_limit(max_failures, num_failed_rows, counts.num_rows, is_final=True),
+        "overlong": {
+            "policy": prompts.policy.value,
+            "documents": round(prompts.too_long.weight),
+            "cut": round(prompts.num_cut),
+            "is_exact": prompts.counter.is_exact and context.is_certain and prompts.is_long_complete,
+        },
         "tokens": _describe_tokens(plan, prompts, estimate, context),
         "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
         "time": _describe_time(estimate),
@@ -195,7 +222,7 @@ def _expect_failures(prompts: _Prompts, context: Context, num_unreadable: int) -
         code: (count, prompts.is_complete) for code, count in prompts.faults.items()
     }
     found[FailureCode.UNREADABLE_ROW] = num_unreadable, True
-    found[FailureCode.PROMPT_TOO_LONG] = prompts.too_long.weight, is_exact and prompts.is_long_complete
+    found[FailureCode.PROMPT_TOO_LONG] = prompts.num_unfit, is_exact and prompts.is_long_complete
     return {code: (count, is_known) for code, (count, is_known) in found.items() if count}
 
 
@@ -205,7 +232,10 @@ def _describe_tokens(plan: RunPlan, prompts: _Prompts, estimate: Estimate, conte
     return {
         "counted_by": prompts.counter.name,
         "note": prompts.counter.note,
-        "is_exact": prompts.is_complete and prompts.counter.is_exact and context.is_certain,
+        "is_exact": prompts.is_complete
+        and prompts.counter.is_exact
+        and context.is_certain
+        and prompts.num_cut == 0,  # a cut leaves a token or two of the room
         "prompt": round(tokens.total),
         "output_at_most": round(tokens.weight) * plan.job.spec.max_tokens,
         "output_expected": None if estimate.output_tokens is None else round(estimate.output_tokens),

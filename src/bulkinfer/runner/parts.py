@@ -6,7 +6,7 @@ from bulkinfer.engines import EngineGroup, create_engines
 from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.errors import Interrupted, StoreLocked
 from bulkinfer.priority import Priority
-from bulkinfer.records import Commit, Scan
+from bulkinfer.records import Commit, Overlong, Scan
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.report import RunOptions
 from bulkinfer.runner.signals import StopFlag
@@ -57,4 +57,5 @@ def create_planner(plan: RunPlan, options: RunOptions, scans: Sequence[Scan], st
         max_documents=MAX_SHARD_DOCUMENTS,
         max_chars=MAX_SHARD_CHARS,
         find_wanted=lambda spans: store.find_wanted(spans, options.only),
+        notes_spans=Overlong(plan.job.spec.limits.overlong) is not Overlong.FAIL,
     )
