@@ -28,7 +28,7 @@ from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import Scan, Workload
 from bulkinfer.runner.plan import check_fields
 from bulkinfer.shards import MAX_SHARD_CHARS, ShardPlanner
-from bulkinfer.sources import find_source_files
+from bulkinfer.sources import find_input
 from bulkinfer.store import is_database, read_holder
 
 IMPORT_TIMEOUT_S = 180.0
@@ -141,7 +141,7 @@ def _sample_work(job: Job) -> Workload:
     """The work of the whole input, as if nothing were done yet, estimated from its first rows."""
     template = PromptTemplate.of(job.spec)
     try:
-        files = find_source_files(job.input_patterns, job.folder)
+        files = find_input(job)
         planner = ShardPlanner(
             scans=[Scan(uuid4(), file, 0) for file in files],
             template=template,
@@ -190,7 +190,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
 def _examine_input(job: Job, template: PromptTemplate | None) -> Check:
     """Whether the files are there and can be opened, and have the fields that the prompt prints."""
     try:
-        files = find_source_files(job.input_patterns, job.folder)
+        files = find_input(job)
         if template is not None:
             check_fields(job, template, files)
     except BulkinferError as error:

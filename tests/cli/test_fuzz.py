@@ -25,6 +25,7 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from bulkinfer.sources import find_source_files, open_source
 from tests.cli_support import Called
 from tests.cli_support import call as call_cli
 from tests.conftest import JobFolder
@@ -329,6 +330,26 @@ def test_packed_jsonl_that_is_cut_anywhere_keeps_what_was_before(
             assert counts["answers"] + counts["failures"] == counts["documents"] <= count_rows(content.split(b"\n"))
             call("run", str(folder.job_path), "--json", "--max-failures", "100%")
             assert count_outcomes(folder) == counts
+
+
+CSV_LINES = st.lists(
+    st.sampled_from(["a", "b", "", " ", '"', '""', ",", ";", "\t", "ü", "\0", "x" * 40]), max_size=8
+).map("".join)
+
+
+@few
+@given(
+    st.lists(CSV_LINES, max_size=10),
+    st.sampled_from(["\n", "\r\n", "\r"]),
+    st.sampled_from(["utf-8", "cp1252", "utf-16"]),
+)
+def test_csv_of_any_lines_ends_with_one_outcome_a_row(lines: list[str], end: str, encoding: str) -> None:
+    with new_folder() as folder:
+        path = folder.path / "in.csv"
+        path.write_bytes(end.join(["id,body", *lines]).encode(encoding))
+        folder.write_job(input={"path": path.name})
+        (file,) = find_source_files([path.name], folder.path)
+        check_whole_runs(folder, len(list(open_source(file, None, None).iter_rows())))
 
 
 UTF8 = st.characters(codec="utf-8")

@@ -12,6 +12,7 @@ import pytest
 import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyarrow import ipc
 from pyarrow import parquet as pq
 
 from bulkinfer.errors import InputError
@@ -19,7 +20,18 @@ from bulkinfer.records import Document, JsonValue, Origin, UnreadableRow
 from bulkinfer.sources import Source, find_source_files, open_source
 
 Row = Mapping[str, JsonValue]
-NAMES = ["in.parquet", "in.pq", "in.jsonl", "in.ndjson", "in.jsonl.gz", "in.ndjson.gz", "in.jsonl.zst", "in.ndjson.zst"]
+NAMES = [
+    "in.parquet",
+    "in.pq",
+    "in.arrow",
+    "in.arrows",
+    "in.jsonl",
+    "in.ndjson",
+    "in.jsonl.gz",
+    "in.ndjson.gz",
+    "in.jsonl.zst",
+    "in.ndjson.zst",
+]
 SCHEMA = pa.schema(
     {
         "key": pa.string(),
@@ -36,6 +48,12 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     match path.suffix:
         case ".parquet" | ".pq":
             pq.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), path)
+        case ".arrow":
+            with ipc.new_file(path, SCHEMA) as writer:
+                writer.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), max_chunksize=700)
+        case ".arrows":
+            with ipc.new_stream(path, SCHEMA) as writer:
+                writer.write_table(pa.Table.from_pylist(list(rows), schema=SCHEMA), max_chunksize=700)
         case ".gz":
             path.write_bytes(gzip.compress(lines))
         case ".zst":
@@ -107,6 +125,16 @@ def test_a_number_can_name_a_document(name: str, tmp_path: Path) -> None:
     assert list(source.iter_rows()) == [
         Document(Origin(name, 1, "1"), {"text": "text 1"}),
         Document(Origin(name, 2, "2"), {"text": "text 2"}),
+    ]
+
+
+@each_format
+def test_all_fields_are_kept_where_none_are_named(name: str, tmp_path: Path) -> None:
+    write_rows(tmp_path / name, ROWS[:2])
+    (file,) = find_source_files([name], tmp_path)
+    assert list(open_source(file, None, "key").iter_rows()) == [
+        Document(Origin(name, 1, "k1"), ROWS[0]),
+        Document(Origin(name, 2, "k2"), ROWS[1]),
     ]
 
 

@@ -92,7 +92,13 @@ def test_defaults(load: Load) -> None:
     spec = load(MINIMAL).spec
     assert spec.model_dump(mode="json") == {
         "name": "a-job",
-        "input": {"path": ["a.jsonl"], "id": None},
+        "input": {
+            "path": ["a.jsonl"],
+            "id": None,
+            "format": "auto",
+            "csv": {"delimiter": None, "quote": '"', "escape": None, "encoding": None, "columns": []},
+            "text": {"encoding": None},
+        },
         "model": {"path": "org/name", "revision": None, "chat_template": None, "trust_remote_code": False},
         "task": {"kind": "generate"},
         "prompt": {"system": None, "user": "{{ body }}", "text": None, "query": None, "document": None},

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from bulkinfer.errors import InputError
+from bulkinfer.records import CsvDialect, FileFormat, FormatKind, Packing
 from bulkinfer.sources import find_source_files
+from bulkinfer.sources.formats import FormatChoice
 
 
 def write(folder: Path, *names: str) -> None:
@@ -79,6 +81,44 @@ def test_a_file_tells_size_times_and_inode(tmp_path: Path) -> None:
     assert (file.mtime_ns, file.ctime_ns, file.inode) == (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
+def test_text_files_of_a_folder_count_where_it_holds_no_others(tmp_path: Path) -> None:
+    write(tmp_path, "texts/b.md", "texts/deep/a.txt", "texts/logo.png", "mixed/README.md", "mixed/a.csv")
+    assert find_names(tmp_path, "texts") == ["texts/b.md", "texts/deep/a.txt"]
+    assert find_names(tmp_path, "mixed") == ["mixed/a.csv"]
+    assert find_names(tmp_path, "mixed/*.md") == ["mixed/README.md"]
+    choice = FormatChoice(FormatKind.TEXT)
+    assert [file.name for file in find_source_files(["mixed"], tmp_path, choice)] == ["mixed/README.md"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.CSV", FileFormat(FormatKind.CSV)),
+        ("a.tsv", FileFormat(FormatKind.CSV, csv=CsvDialect(delimiter="\t"))),
+        ("a.csv.gz", FileFormat(FormatKind.CSV, Packing.GZIP)),
+        ("a.md.zst", FileFormat(FormatKind.TEXT, Packing.ZSTD)),
+        ("a.feather", FileFormat(FormatKind.ARROW)),
+        ("a.ndjson", FileFormat(FormatKind.JSONL)),
+    ],
+)
+def test_the_ending_says_the_format(tmp_path: Path, name: str, expected: FileFormat) -> None:
+    write(tmp_path, name)
+    (file,) = find_source_files([name], tmp_path)
+    assert (file.format, file.layout) == (expected, "")
+
+
+def test_the_job_says_the_format_of_files_with_other_endings(tmp_path: Path) -> None:
+    write(tmp_path, "a.dat", "b.log.gz", "c.tsv")
+    choice = FormatChoice(FormatKind.CSV, csv_encoding="latin-1")
+    files = find_source_files(["a.dat", "b.log.gz", "c.tsv"], tmp_path, choice)
+    assert [(file.format.kind, file.format.packing, file.format.csv.delimiter) for file in files] == [
+        (FormatKind.CSV, Packing.NONE, None),
+        (FormatKind.CSV, Packing.GZIP, None),
+        (FormatKind.CSV, Packing.NONE, "\t"),
+    ]
+    assert {file.layout for file in files} == {'{"format":"csv","encoding":"latin-1"}'}
+
+
 def test_links_are_followed_once_and_a_loop_ends(tmp_path: Path) -> None:
     write(tmp_path, "in/a.jsonl", "elsewhere/b.jsonl")
     (tmp_path / "in/latest.jsonl").symlink_to("a.jsonl")
@@ -103,14 +143,14 @@ def test_a_name_that_is_not_utf8_can_be_printed(tmp_path: Path) -> None:
         ("a.jsonl/b", ["{0}/a.jsonl/b does not exist"]),
         (
             "others",
-            ["{0}/others is a folder with no file of a known format", "other files: 3, with .csv", ".ndjson.zst"],
+            ["{0}/others is a folder with no file of a known format", "other files: 3, with .xml", "with .gz or .zst"],
         ),
         ("empty", ["no file of a known format (no file at all)"]),
         ("*.parquet", ["{0}/*.parquet matches no file of a known format (no file at all)"]),
         ("others/_*", ["has an ending that is not known"]),
-        ("others/*", ["{0}/others/a.csv has an ending that is not known", ".parquet, .pq, .jsonl"]),
+        ("others/*", ["{0}/others/a.xml has an ending that is not known", ".parquet, .pq, .jsonl"]),
         ("e*", ["{0}/e* matches no file of a known format"]),
-        ("others/a.csv", ["{0}/others/a.csv has an ending that is not known"]),
+        ("others/a.xml", ["{0}/others/a.xml has an ending that is not known"]),
         ("broken.jsonl", ["is a symbolic link to something that does not exist"]),
         ("loop.jsonl", ["cannot be read (Too many levels of symbolic links)"]),
         ("x" * 300 + ".jsonl", ["cannot be read (File name too long)"]),
@@ -124,7 +164,7 @@ def test_a_name_that_is_not_utf8_can_be_printed(tmp_path: Path) -> None:
     ],
 )
 def test_a_fault_names_pattern_path_and_what_was_found(tmp_path: Path, pattern: str, words: list[str]) -> None:
-    write(tmp_path, "a.jsonl", "others/a.csv", "others/b.csv", "others/_c")
+    write(tmp_path, "a.jsonl", "others/a.xml", "others/b.xml", "others/_c")
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.jsonl").symlink_to("nothing")
     (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")

@@ -15,6 +15,7 @@ from bulkinfer.records.documents import (
     WantedRows,
 )
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
+from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, Packing, Selection
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, Result
 from bulkinfer.records.requests import (
     Aborted,
@@ -30,10 +31,12 @@ from bulkinfer.records.runs import Commit, Latency, Percentiles, RunStatus
 
 __all__ = [
     "NUM_LONGEST",
+    "PLAIN_CSV",
     "UNKNOWN_WORKLOAD",
     "Aborted",
     "Commit",
     "Completion",
+    "CsvDialect",
     "Document",
     "DocumentRow",
     "EngineEvent",
@@ -41,7 +44,9 @@ __all__ = [
     "EngineStats",
     "Failure",
     "FailureCode",
+    "FileFormat",
     "FinishReason",
+    "FormatKind",
     "JsonValue",
     "KnownSpan",
     "Latency",
@@ -50,12 +55,14 @@ __all__ = [
     "Origin",
     "Outcome",
     "Overlong",
+    "Packing",
     "Percentiles",
     "Rejection",
     "Request",
     "Result",
     "RunStatus",
     "Scan",
+    "Selection",
     "SourceFile",
     "Span",
     "UnreadableRow",

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from bulkinfer.records.formats import FileFormat, FormatKind, Selection
+
+PLAIN_JSONL = FileFormat(FormatKind.JSONL)
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 """A value as JSON has it. Sources turn everything else (dates, decimals, UTF-8 bytes, NaN) into one of these."""
 
@@ -16,7 +19,7 @@ class Origin:
     source: str
     """The file, as the job file names it: relative to the job file where the job says so."""
     row: int
-    """From 1; the line number in a JSONL file."""
+    """From 1; in JSONL and CSV the number of the line with which the row begins."""
     document_id: str
     """The value of the job's `input.id` field, else "<source>:<row>"."""
 
@@ -52,6 +55,11 @@ class SourceFile:
     mtime_ns: int
     ctime_ns: int
     inode: int
+    format: FileFormat = PLAIN_JSONL
+    selection: Selection | None = None
+    """None: all rows."""
+    layout: str = ""
+    """What else of the job's section `input` decides its rows and their numbers; empty by default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from bulkinfer.fingerprint import fingerprint_task, identify_model
 from bulkinfer.job import Job, find_nearest
 from bulkinfer.prompt import DocumentFault, PromptTemplate
 from bulkinfer.records import Document, FailureCode, Origin, SourceFile
-from bulkinfer.sources import find_source_files, open_source
+from bulkinfer.sources import find_input, open_source
 
 MAX_PROBED_FILES = 16
 """Files whose field names are read beforehand: enough for a folder whose first are odd, quick for ten thousand."""
@@ -55,7 +55,7 @@ def plan_run(job: Job) -> RunPlan:
     """Check what can be checked without the model. Raises JobError and InputError."""
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
-    files = find_source_files(job.input_patterns, job.folder)
+    files = find_input(job)
     check_fields(job, template, files)
     return RunPlan(job, template, fingerprint_task(job.spec, model), tuple(files))
 

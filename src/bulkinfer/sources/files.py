@@ -6,53 +6,31 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import SourceFile
+from bulkinfer.sources.datasets import DatasetFault, list_dataset_files
+from bulkinfer.sources.formats import KNOWN_ENDINGS, FormatChoice
+
+_KNOWN = f"Known endings are {KNOWN_ENDINGS}"
+_BY_ENDING = FormatChoice()
 
 
-class SourceFormat(StrEnum):
-    """What a file holds, told by its ending."""
-
-    PARQUET = "parquet"
-    JSONL = "jsonl"
-    JSONL_GZIP = "jsonl.gz"
-    JSONL_ZSTD = "jsonl.zst"
-
-
-_ENDINGS = {
-    ".parquet": SourceFormat.PARQUET,
-    ".pq": SourceFormat.PARQUET,
-    ".jsonl": SourceFormat.JSONL,
-    ".ndjson": SourceFormat.JSONL,
-    ".jsonl.gz": SourceFormat.JSONL_GZIP,
-    ".ndjson.gz": SourceFormat.JSONL_GZIP,
-    ".jsonl.zst": SourceFormat.JSONL_ZSTD,
-    ".ndjson.zst": SourceFormat.JSONL_ZSTD,
-}
-_KNOWN = ", ".join(_ENDINGS)
-
-
-def find_format(path: Path) -> SourceFormat | None:
-    """The format that a file's name claims, in upper or lower case; None for an ending that is not known."""
-    name = path.name.lower()
-    return next((source_format for ending, source_format in _ENDINGS.items() if name.endswith(ending)), None)
-
-
-def find_source_files(patterns: Sequence[str], folder: Path) -> list[SourceFile]:
+def find_source_files(patterns: Sequence[str], folder: Path, choice: FormatChoice = _BY_ENDING) -> list[SourceFile]:
     """The input files in the order in which they are read; a file that is named twice is taken once.
 
     Each pattern is a file, a folder or a glob (`**` for any depth); `~` is a home folder; a relative one starts at
     `folder`. A folder stands for all files of a known format in it and below, sorted; as in Spark and Hive, names that
-    begin with "." or "_" are left out. A glob is sorted too, and a folder that it matches is read as a folder.
+    begin with "." or "_" are left out. Text files of a folder count only where it holds no others; of a folder that is
+    a Hugging Face dataset only the files that hold its rows do. A glob is sorted too, and a folder that it matches is
+    read as a folder.
     Raises InputError, also for a file that a pattern matches but whose ending is not known: leaving it out without a
     word could lose documents.
     """
     files: dict[str, SourceFile] = {}
     for text in patterns:
-        pattern = _parse_pattern(text, folder.absolute())
+        pattern = _parse_pattern(text, folder.absolute(), choice)
         for path in _expand(pattern):
             files.setdefault(os.path.realpath(path), _read_source_file(pattern, path))
     return list(files.values())
@@ -61,6 +39,7 @@ def find_source_files(patterns: Sequence[str], folder: Path) -> list[SourceFile]
 @dataclass(frozen=True, slots=True)
 class _Pattern:
     text: str
+    choice: FormatChoice
     root: Path
     """Where the pattern starts: the job file's folder, a home folder or "/"."""
     rest: str
@@ -77,20 +56,20 @@ class _Pattern:
         return InputError(f"input.path {self.text!r}: {_printable(path)} {fault}. {advice}")
 
 
-def _parse_pattern(text: str, folder: Path) -> _Pattern:
+def _parse_pattern(text: str, folder: Path, choice: FormatChoice) -> _Pattern:
     if not text.strip() or "\0" in text:
         raise InputError(f"input.path {text!r}: not a path. Give a file, a folder or a glob")
     if text.startswith("~"):
         home, _, rest = text.partition("/")
         try:
-            return _Pattern(text, Path(home).expanduser(), rest, is_relative=False)
+            return _Pattern(text, choice, Path(home).expanduser(), rest, is_relative=False)
         except RuntimeError as error:
             raise InputError(
                 f"input.path {text!r}: {home} is no user with a home folder. Write the whole path"
             ) from error
     if text.startswith("/"):
-        return _Pattern(text, Path("/"), text.lstrip("/"), is_relative=False)
-    return _Pattern(text, folder, text, is_relative=True)
+        return _Pattern(text, choice, Path("/"), text.lstrip("/"), is_relative=False)
+    return _Pattern(text, choice, folder, text, is_relative=True)
 
 
 def _expand(pattern: _Pattern) -> list[Path]:
@@ -108,7 +87,7 @@ def _expand_folder(pattern: _Pattern) -> list[Path]:
         raise pattern.error(
             pattern.path,
             f"is a folder with no file of a known format ({_describe_others(others)})",
-            f"Known endings are {_KNOWN}; names that begin with '.' or '_' are left out",
+            f"{_KNOWN}; names that begin with '.' or '_' are left out",
         )
     return known
 
@@ -130,20 +109,27 @@ def _expand_glob(pattern: _Pattern) -> list[Path]:
             paths.append(pattern.root / match)
     if not paths:
         fault = f"matches no file of a known format ({_describe_others(others)})"
-        raise pattern.error(pattern.path, fault, f"Known endings are {_KNOWN}; {_describe_folder_above(pattern.path)}")
+        raise pattern.error(pattern.path, fault, f"{_KNOWN}; {_describe_folder_above(pattern.path)}")
     return paths
 
 
 def _list_folder(pattern: _Pattern, folder: Path) -> tuple[list[Path], list[Path]]:
     """The files of known format, sorted, and the others."""
-    known: list[Path] = []
-    others: list[Path] = []
     try:
-        for path in _walk(folder):
-            (known if _is_visible(path.name) and find_format(path) else others).append(path)
+        paths = sorted(_walk(folder), key=lambda path: path.parts)
     except OSError as error:
         raise _unreadable(pattern, Path(error.filename or folder), error) from error
-    return sorted(known, key=lambda path: path.parts), others
+    except DatasetFault as error:
+        raise pattern.error(folder, str(error), error.advice) from error
+    for with_texts in (False, True):
+        known = [path for path in paths if _is_in_folder(pattern, path, with_texts=with_texts)]
+        if known:
+            break
+    return known, sorted(set(paths) - set(known))
+
+
+def _is_in_folder(pattern: _Pattern, path: Path, *, with_texts: bool) -> bool:
+    return _is_visible(path.name) and pattern.choice.is_in_folder(path.name, with_texts=with_texts)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -154,7 +140,8 @@ def _walk(folder: Path) -> Iterator[Path]:
         folder_names[:] = [] if real in seen else filter(_is_visible, folder_names)
         if real not in seen:
             seen.add(real)
-            yield from (Path(parent, name) for name in file_names)
+            own = list_dataset_files(Path(parent), file_names)
+            yield from (Path(parent, name) for name in (file_names if own is None else own))
 
 
 def _read_source_file(pattern: _Pattern, path: Path) -> SourceFile:
@@ -162,8 +149,9 @@ def _read_source_file(pattern: _Pattern, path: Path) -> SourceFile:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "of an unknown kind")
         raise pattern.error(path, f"is not a regular file but {kind}", "Write what it gives into a file first")
-    if find_format(path) is None:
-        raise pattern.error(path, "has an ending that is not known", f"Known endings are {_KNOWN}")
+    file_format = pattern.choice.find_format(path.name)
+    if file_format is None:
+        raise pattern.error(path, "has an ending that is not known", _KNOWN)
     try:
         path.open("rb").close()
     except OSError as error:
@@ -175,6 +163,8 @@ def _read_source_file(pattern: _Pattern, path: Path) -> SourceFile:
         mtime_ns=status.st_mtime_ns,
         ctime_ns=status.st_ctime_ns,
         inode=status.st_ino,
+        format=file_format,
+        layout=pattern.choice.describe_layout(file_format),
     )
 
 

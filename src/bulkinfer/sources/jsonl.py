@@ -12,11 +12,9 @@ from typing import Any, BinaryIO, NoReturn
 
 import orjson
 
-from bulkinfer.errors import InputError
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
-from bulkinfer.sources.files import SourceFormat
-from bulkinfer.sources.streams import DAMAGE, CountingFile, open_stream
+from bulkinfer.sources.streams import CountingFile, explained, open_raw, open_stream
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is one unreadable row; it is passed over without being held in memory."""
@@ -34,14 +32,11 @@ _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 class JsonlSource:
     """A JSONL file, plain, gzip or zstd. Rows are numbered by line from 1; blank lines count but are no rows."""
 
-    def __init__(
-        self, file: SourceFile, source_format: SourceFormat, fields: frozenset[str], id_field: str | None
-    ) -> None:
+    def __init__(self, file: SourceFile, fields: frozenset[str] | None, id_field: str | None) -> None:
         self._file = file
-        self._format = source_format
         self._fields = fields
         self._id_field = id_field
-        self._needed = sorted(fields if id_field is None else fields | {id_field})
+        self._needed = None if fields is None else sorted(fields if id_field is None else fields | {id_field})
         self._raw: CountingFile | None = None
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
@@ -49,7 +44,7 @@ class JsonlSource:
 
         A line that is not wanted is not parsed.
         """
-        raw = self._open()
+        raw = open_raw(self._file)
         self._raw = raw
         with closing(self._iter_lines(raw, wanted)) as lines:
             for line in lines:
@@ -64,7 +59,7 @@ class JsonlSource:
         """The keys of the first 100 lines, or of those in the first MB; see `Source`."""
         names: set[str] = set()
         num_bytes = 0
-        with closing(self._iter_lines(self._open())) as lines:
+        with closing(self._iter_lines(open_raw(self._file))) as lines:
             for line in islice(lines, _PROBE_ROWS):
                 names.update(_read_keys(line))
                 num_bytes += len(line.content)
@@ -72,31 +67,12 @@ class JsonlSource:
                     break
         return frozenset(names)
 
-    def _open(self) -> CountingFile:
-        check_unchanged(self._file)
-        try:
-            return CountingFile(self._file.path)
-        except OSError as error:
-            raise InputError(f"{self._file.name}: cannot be read ({error.strerror}). Check its permissions") from error
-
     def _iter_lines(self, raw: CountingFile, wanted: Iterator[int] | None = None) -> Generator["_Line", None, None]:
         number = 0
-        try:
-            with open_stream(self._file, self._format, raw) as stream:
-                for line in _iter_lines(stream) if wanted is None else _iter_wanted_lines(stream, wanted):
-                    number = line.number
-                    yield line
-        except DAMAGE as error:
-            check_unchanged(self._file)
-            raise InputError(
-                f"{self._file.name}: the compressed stream is damaged or cut off after line {number} "
-                f"({type(error).__name__}). The lines before were read; get the file again, then run again"
-            ) from error
-        except OSError as error:
-            raise InputError(
-                f"{self._file.name}: reading failed after line {number} ({error.strerror}). "
-                "The lines before were read; run again when the disk or the network is well"
-            ) from error
+        with explained(self._file, lambda: number), open_stream(self._file, raw) as stream:
+            for line in _iter_lines(stream) if wanted is None else _iter_wanted_lines(stream, wanted):
+                number = line.number
+                yield line
 
     def _read_row(self, line: "_Line") -> Document | UnreadableRow:
         if line.digest is not None:
@@ -108,21 +84,24 @@ class JsonlSource:
         if type(row) is not dict:
             kind = _KINDS[type(row)]
             return self._unreadable(line.number, _digest(line.content), f"{kind} where one JSON object is expected")
-        needed = {name: row[name] for name in self._needed if name in row}
+        needed = self._take_needed(row)
         # Asked last: an ordinary row has only text and small integers and pays for no search.
         if not _EXACT_TYPES.issuperset(map(type, needed.values())) and _LONG_INTEGER.search(line.content):
             try:
                 row = json.loads(line.content)
             except RecursionError:
                 return self._unreadable(line.number, _digest(line.content), "nested too deep")
-            needed = {name: row[name] for name in self._needed if name in row}
+            needed = self._take_needed(row)
         return self._create_document(line.number, needed)
+
+    def _take_needed(self, row: dict[str, Any]) -> dict[str, Any]:
+        return row if self._needed is None else {name: row[name] for name in self._needed if name in row}
 
     def _create_document(self, number: int, needed: dict[str, Any]) -> Document:
         if self._id_field is None:
             return Document(name_origin(self._file.name, number, None), needed)
         id_value = needed.get(self._id_field)
-        if self._id_field not in self._fields:
+        if self._fields is not None and self._id_field not in self._fields:
             needed.pop(self._id_field, None)
         return Document(name_origin(self._file.name, number, id_value), needed)
 

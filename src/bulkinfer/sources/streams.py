@@ -3,15 +3,15 @@
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import zstandard
 
 from bulkinfer.errors import InputError
-from bulkinfer.records import SourceFile
-from bulkinfer.sources.files import SourceFormat
+from bulkinfer.records import Packing, SourceFile
+from bulkinfer.sources.base import check_unchanged
 
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 """What reading a compressed stream raises when it is cut off or holds a block that cannot be unpacked."""
@@ -39,20 +39,47 @@ class CountingFile(io.FileIO):
         return num_bytes
 
 
+def open_raw(file: SourceFile) -> CountingFile:
+    """Open a file that is as it was found. Raises InputError."""
+    check_unchanged(file)
+    try:
+        return CountingFile(file.path)
+    except OSError as error:
+        raise InputError(f"{file.name}: cannot be read ({error.strerror}). Check its permissions") from error
+
+
 @contextmanager
-def open_stream(file: SourceFile, source_format: SourceFormat, raw: CountingFile) -> Iterator[BinaryIO]:
-    """The unpacked bytes of a JSONL file that `raw` has open; closes it in the end.
+def explained(file: SourceFile, last_line: Callable[[], int]) -> Iterator[None]:
+    """Turn what reading a stream raises into InputError; `last_line` tells how far it was read."""
+    try:
+        yield
+    except DAMAGE as error:
+        check_unchanged(file)
+        raise InputError(
+            f"{file.name}: the compressed stream is damaged or cut off after line {last_line()} "
+            f"({type(error).__name__}). The lines before were read; get the file again, then run again"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{file.name}: reading failed after line {last_line()} ({error.strerror}). "
+            "The lines before were read; run again when the disk or the network is well"
+        ) from error
+
+
+@contextmanager
+def open_stream(file: SourceFile, raw: CountingFile) -> Iterator[BinaryIO]:
+    """The unpacked bytes of a file that `raw` has open; closes it in the end.
 
     Several gzip members or zstd frames in a row are one stream. Raises InputError when the file does not begin as its
     ending says. Reading may raise what `DAMAGE` names, after all bytes before the damage, give or take one block.
     """
     with io.BufferedReader(raw, _BUFFER_BYTES) as packed:
-        match source_format:
-            case SourceFormat.JSONL_GZIP:
+        match file.format.packing:
+            case Packing.GZIP:
                 _check_begin(file, "gzip", is_right=packed.peek(2)[:2] in {b"", _GZIP_MAGIC[:1], _GZIP_MAGIC})
                 with gzip.GzipFile(fileobj=packed, mode="rb") as stream:
                     yield stream  # type: ignore[misc]  # a GzipFile reads as a BinaryIO does
-            case SourceFormat.JSONL_ZSTD:
+            case Packing.ZSTD:
                 head = packed.peek(4)[:4]
                 _check_begin(file, "zstd", is_right=_ZSTD_MAGIC.startswith(head) or head[1:] == _ZSTD_SKIPPABLE_MAGIC)
                 with io.BufferedReader(_ZstdFile(packed), _BUFFER_BYTES) as stream:

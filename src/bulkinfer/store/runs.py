@@ -149,7 +149,7 @@ def is_settled(file: SourceFile, began_ns: int) -> bool:
 
 def identify_file(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
     """What is the same as long as a file is as a scan of it with this layout saw it."""
-    return (file.name, layout, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+    return (file.name, layout + file.layout, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
 
 
 def _count_known_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[UUID]) -> dict[UUID, int]:
@@ -173,7 +173,7 @@ def _find_last_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[UU
 def _insert_scans(connection: duckdb.DuckDBPyConnection, run: RunRecord, scans: Sequence[Scan], layout: str) -> None:
     statement = """
         insert into scans by name
-        select p.*, $name as name, $layout as layout,
+        select p.* exclude (file_layout), $name as name, $layout || p.file_layout as layout,
             $now::timestamptz as created_at
         from pending p
     """
