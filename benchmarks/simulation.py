@@ -70,7 +70,7 @@ def _draw_request(drawn: random.Random, name: str) -> Request:
         text, max_tokens = write_ticket(drawn, drawn.randint(2_000, 4_500)), drawn.randint(48, 128)
     document_hash = hashlib.sha256(name.encode()).digest()[:16]
     messages = (Message("user", f"{name}: {text}"),)
-    return Request(document_hash, Origin("", 0, name), messages, len(text), max_tokens=max_tokens)
+    return Request(document_hash, Origin("", 0, name), messages, len(text), sampling={"max_tokens": max_tokens})
 
 
 def run_load(engine: Engine, load: Load) -> tuple[list[Completion], list[EngineStats], float]:

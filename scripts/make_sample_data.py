@@ -1,4 +1,4 @@
-"""Make sample_data/: support tickets as Parquet and JSONL, and a JSONL file with one of each kind of bad line.
+"""Make sample_data/: support tickets as Parquet and JSONL, conversations of them, and a file of bad lines.
 
     python scripts/make_sample_data.py [FOLDER]
 
@@ -20,6 +20,7 @@ NUM_TICKETS = 300
 SHARE_OF_COPIES = 0.05
 SEED = 20260301
 LONG_CHARS = 50_000
+NUM_CONVERSATIONS = 40
 """From here on a text may tell its details again and again."""
 FIRST_DAY = datetime(2026, 1, 5, 7, 30)  # noqa: DTZ001 - a ticket's local time
 
@@ -221,6 +222,8 @@ def main(folder: Path) -> None:
     tickets = make_tickets(random.Random(SEED))
     write_parquet(folder / "tickets.parquet", tickets)
     (folder / "tickets.jsonl").write_bytes(b"".join(format_line(ticket) + b"\n" for ticket in tickets))
+    lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in iter_conversations(tickets)]
+    (folder / "conversations.jsonl").write_bytes(b"".join(lines))
     (folder / "broken.jsonl").write_bytes(b"".join(iter_broken_lines(random.Random(SEED + 1))))
 
 
@@ -237,6 +240,25 @@ def make_tickets(rng: random.Random) -> list[Ticket]:
             ticket = make_ticket(rng, ticket_id(index), created_at)
         tickets.append(ticket)
     return tickets
+
+
+def iter_conversations(tickets: list[Ticket]) -> Iterator[dict[str, object]]:
+    """Conversations with customers, each with how its answer is to be drawn; null: as the job says."""
+    rng = random.Random(SEED + 2)
+    short = [ticket for ticket in tickets if ticket.language == "en" and len(ticket.body) < 400]
+    for number, ticket in enumerate(short[:NUM_CONVERSATIONS], start=1):
+        messages = [{"role": "user", "content": f"{ticket.subject}\n\n{ticket.body}"}]
+        if number % 3 == 0:
+            question = f"Thank you for writing. Since when do you have your {ticket.product}?"
+            messages.append({"role": "assistant", "content": question})
+            messages.append({"role": "user", "content": f"For {rng.randint(2, 30)} weeks. What shall I do?"})
+        yield {
+            "conversation_id": f"C-{number:03d}",
+            "messages": messages,
+            "temperature": rng.choice([None, 0.0, 0.4, 0.8]),
+            "max_tokens": rng.choice([None, 24, 64]),
+            "seed": number,
+        }
 
 
 def ticket_id(index: int) -> str:

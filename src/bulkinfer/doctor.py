@@ -16,6 +16,7 @@ import orjson
 import psutil
 
 from bulkinfer.engines import decide_replicas
+from bulkinfer.engines.adapters import read_adapters
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.environment import build_environment, divide_machine, find_vllm
 from bulkinfer.engines.frames import Start, encode_parent_frame
@@ -176,6 +177,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
         yield Check("prompt", is_ok=False, found=str(error))
     try:
         identify_model(job.model, job.spec.model.revision)
+        read_adapters(job.adapters, job.model)
         yield Check(
             "model", is_ok=True, found=job.model if job.is_local_model else f"{job.model} from the hub (not looked up)"
         )

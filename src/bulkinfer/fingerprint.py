@@ -16,7 +16,7 @@ from uuid import UUID
 import orjson
 
 from bulkinfer.errors import JobError
-from bulkinfer.job import JobSpec, SamplingSpec, find_nearest
+from bulkinfer.job import JobSpec, PromptSpec, SamplingSpec, find_nearest
 from bulkinfer.records import JsonValue
 
 SCHEME = "bulkinfer-task-1"
@@ -75,8 +75,8 @@ def hash_canonical(canonical: bytes) -> bytes:
     return hashlib.sha256(canonical).digest()[:16]
 
 
-def fingerprint_task(spec: JobSpec, model: ModelIdentity) -> UUID:
-    """The identity of all that can change an answer, apart from the document."""
+def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str, str] | None = None) -> UUID:
+    """The identity of all that can change an answer, apart from the document; `adapters`: the digest of each."""
     task: dict[str, JsonValue] = {
         "scheme": SCHEME,
         "kind": spec.task.kind,
@@ -85,6 +85,9 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity) -> UUID:
         "prompt": [spec.prompt.system, spec.prompt.user],
         "sampling": _normal_sampling(spec.sampling) if spec.writes_answers else None,
         "over_length": spec.limits.overlong,
+        # What came later is there only where a job has it: tasks from before keep their names.
+        **_list_adapters(spec, adapters or {}),
+        **_list_given(turns=_list_turns(spec.prompt), messages=spec.prompt.messages),
     }
     # What other kinds of tasks add: a task from before there were any keeps its fingerprint.
     if templates := {key: text for key, text in spec.prompt.templates.items() if key not in {"system", "user"}}:
@@ -121,10 +124,30 @@ def _normal_sampling(sampling: SamplingSpec) -> dict[str, JsonValue]:
     given: dict[str, JsonValue] = {**_SAMPLING_DEFAULTS, **sampling.to_engine()}
     if given["top_k"] == -1:
         given["top_k"] = 0
+    if given.get("n") == 1:
+        del given["n"]
+    if sampling.columns is not None and (columns := sampling.columns.to_fields()):
+        given["columns"] = columns
     # A temperature of 1 is one of 1.0, though not the same JSON.
     return {
         name: float(value) if name in _FLOATS and isinstance(value, int) else value for name, value in given.items()
     }
+
+
+def _list_given(**values: JsonValue) -> dict[str, JsonValue]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _list_adapters(spec: JobSpec, digests: Mapping[str, str]) -> dict[str, JsonValue]:
+    """The adapter of all documents by what is in it; where documents choose, all, by the names that they give."""
+    if spec.model.adapter is not None:
+        return {"adapter": digests[spec.model.adapter]}
+    column = spec.model.adapter_column
+    return {} if column is None else {"adapters": dict(digests), "adapter_column": column}
+
+
+def _list_turns(prompt: PromptSpec) -> JsonValue:
+    return None if prompt.turns is None else [[turn.role, turn.content] for turn in prompt.turns]
 
 
 def _digest_folder(folder: Path) -> str:

@@ -1,8 +1,11 @@
 """What a document ends with: a Result or a Failure, and how many failures are too many. Pure."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
+
+import orjson
 
 from bulkinfer.job import EmbedTask, FailureLimit, GenerateTask, ScoreTask, TaskSpec
 from bulkinfer.records import (
@@ -11,6 +14,7 @@ from bulkinfer.records import (
     Failure,
     FailureCode,
     FinishReason,
+    JsonValue,
     Outcome,
     Rejection,
     Request,
@@ -27,6 +31,7 @@ _GENERATE = GenerateTask()
 _IS_RETRYABLE: Mapping[FailureCode, bool] = {
     FailureCode.UNREADABLE_ROW: False,
     FailureCode.MISSING_FIELD: False,
+    FailureCode.INVALID_FIELD: False,
     FailureCode.TEMPLATE_ERROR: False,
     FailureCode.EMPTY_PROMPT: False,
     FailureCode.PROMPT_TOO_LONG: False,
@@ -60,18 +65,18 @@ def decide_outcome(
         case FinishReason.STOP:
             fault = _find_fault(event, task, vector_size)
             if fault is None:
-                value = event.text if isinstance(task, ScoreTask) else None
+                value = _find_value(event, task)
                 return _succeed(request, event, value, max(submitted_at_s - request.queued_at_s, 0.0), now)
             code, message = FailureCode.INVALID_OUTPUT, fault
         case FinishReason.LENGTH:
             advice = "raise sampling.max_tokens: that is a new task, and asks all again"
-            code, message = FailureCode.TRUNCATED, f"the answer was cut at {event.output_tokens} tokens; {advice}"
+            code, message = FailureCode.TRUNCATED, f"{_describe_cut(event)}; {advice}"
         case FinishReason.REPETITION:
             code, message = FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"
         case reason:
             # abort, error, and what later engines may add: none of them is an answer.
             code, message = FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
-    return _fail_request(request, code, message, event.text, now)
+    return _fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
 
 
 def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
@@ -123,7 +128,38 @@ def _find_fault(completion: Completion, task: TaskSpec, vector_size: int | None)
         case ScoreTask():
             return None if _is_number(completion.text) else "the score is not a finite number"
         case GenerateTask():
-            return None if completion.text.strip() else "the answer is empty or only white space"
+            is_empty = not all(text.strip() for text in _list_texts(completion))
+            return "the answer is empty or only white space" if is_empty else None
+
+
+def _find_value(completion: Completion, task: TaskSpec) -> str | None:
+    """The answer as JSON, where the task or several answers make one of it."""
+    if isinstance(task, ScoreTask):
+        return completion.text
+    return orjson.dumps(_list_texts(completion)).decode() if _list_outputs(completion) else None
+
+
+def _list_outputs(completion: Completion) -> Sequence[Mapping[str, JsonValue]]:
+    """What `details` has of each answer, where there are several."""
+    outputs: Any = (completion.details or {}).get("outputs", ())
+    return outputs  # type: ignore[no-any-return]  # as `engines.answers` made it
+
+
+def _list_texts(completion: Completion) -> list[str]:
+    """All answers."""
+    return [str(output["text"]) for output in _list_outputs(completion)] or [completion.text]
+
+
+def _describe_cut(completion: Completion) -> str:
+    outputs = _list_outputs(completion)
+    if not outputs:
+        return f"the answer was cut at {completion.output_tokens} tokens"
+    cut = [output for output in outputs if output["finish_reason"] == FinishReason.LENGTH]
+    return f"{len(cut)} of {len(outputs)} answers were cut, the first at {cut[0]['output_tokens']} tokens"
+
+
+def _add_adapter(details: Mapping[str, JsonValue] | None, request: Request) -> Mapping[str, JsonValue] | None:
+    return details if request.adapter is None else {**(details or {}), "adapter": request.adapter}
 
 
 def _find_vector_fault(vector: bytes, vector_size: int | None) -> str | None:
@@ -155,12 +191,19 @@ def _succeed(request: Request, completion: Completion, value: str | None, waited
         total_s=waited_s + completion.total_s,
         attempts=request.attempt,
         completed_at=now,
-        details=completion.details,
+        details=_add_adapter(completion.details, request),
         vector=completion.vector,
     )
 
 
-def _fail_request(request: Request, code: FailureCode, message: str, raw_output: str | None, now: datetime) -> Failure:
+def _fail_request(
+    request: Request,
+    code: FailureCode,
+    message: str,
+    raw_output: str | None,
+    now: datetime,
+    details: Mapping[str, JsonValue] | None = None,
+) -> Failure:
     return Failure(
         document_hash=request.document_hash,
         origin=request.origin,
@@ -170,6 +213,7 @@ def _fail_request(request: Request, code: FailureCode, message: str, raw_output:
         attempts=request.attempt,
         retryable=is_retryable(code),
         failed_at=now,
+        details=details,
     )
 
 

@@ -17,7 +17,7 @@ from bulkinfer.fingerprint import hash_document
 from bulkinfer.known import FindWanted, KnownRows, Passed
 from bulkinfer.ordering import order_requests
 from bulkinfer.outcome import fail_document, fail_unreadable
-from bulkinfer.prompt import DocumentFault, Marked, PromptTemplate
+from bulkinfer.prompt import DocumentFault, Prompt, PromptTemplate
 from bulkinfer.records import (
     NUM_LONGEST,
     Document,
@@ -258,12 +258,13 @@ class ShardPlanner:
             case UnreadableRow() as row:
                 return fail_unreadable(row, datetime.now(UTC))
             case Document() as document:
-                match self.template.render_marked(document, notes_spans=self.notes_spans):
+                match self.template.prepare(document, notes_spans=self.notes_spans):
                     case DocumentFault(code, message):
                         return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
-                    case Marked(messages, spans):
+                    case Prompt(messages, sampling, adapter, spans):
                         num_chars = sum(len(message.content) for message in messages)
-                        return Request(entry.document_hash, document.origin, messages, num_chars, spans=spans)
+                        who = entry.document_hash, document.origin
+                        return Request(*who, messages, num_chars, sampling=sampling, adapter=adapter, spans=spans)
 
 
 @dataclass(frozen=True, slots=True)

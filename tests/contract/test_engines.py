@@ -144,7 +144,10 @@ def slow_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 
 def test_an_abort_is_acknowledged_and_frees_what_was_dropped(slow_engine: Engine) -> None:
-    requests = [replace(make_request(f"Count from {number} to one thousand."), max_tokens=400) for number in range(9)]
+    requests = [
+        replace(make_request(f"Count from {number} to one thousand."), sampling={"max_tokens": 400})
+        for number in range(9)
+    ]
     hashes = {request.document_hash for request in requests}
     events: list[EngineEvent] = []
 
@@ -177,7 +180,7 @@ def test_an_abort_is_acknowledged_and_frees_what_was_dropped(slow_engine: Engine
 
 def test_each_answer_has_at_most_its_own_max_tokens(slow_engine: Engine) -> None:
     wanted = {f"Tell a long story of {number} children.": number for number in (1, 2, 12)}
-    requests = [replace(make_request(name), max_tokens=number) for name, number in wanted.items()]
+    requests = [replace(make_request(name), sampling={"max_tokens": number}) for name, number in wanted.items()]
     slow_engine.submit([*requests, make_request("Tell a long story.")])
     by_hash = {outcome.document_hash: outcome for outcome in collect_outcomes(slow_engine, 4)}
     expected = {make_request(name).document_hash: number for name, number in wanted.items()}
@@ -189,7 +192,12 @@ def test_each_answer_has_at_most_its_own_max_tokens(slow_engine: Engine) -> None
 
 
 def test_a_max_tokens_that_is_none_is_one_rejection(slow_engine: Engine) -> None:
-    slow_engine.submit([replace(make_request("none"), max_tokens=0), replace(make_request("one"), max_tokens=1)])
+    slow_engine.submit(
+        [
+            replace(make_request("none"), sampling={"max_tokens": 0}),
+            replace(make_request("one"), sampling={"max_tokens": 1}),
+        ]
+    )
     by_hash = {outcome.document_hash: outcome for outcome in collect_outcomes(slow_engine, 2)}
     rejection = by_hash[make_request("none").document_hash]
     assert isinstance(rejection, Rejection)

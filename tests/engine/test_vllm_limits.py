@@ -46,7 +46,7 @@ def test_never_more_sequences_run_than_max_concurrency(engine: ChildEngine) -> N
 
 def test_an_urgent_request_overtakes_those_that_wait(engine: ChildEngine) -> None:
     later = [replace(make_request(f"Count from {number} to one thousand."), priority=10) for number in range(100, 112)]
-    urgent = replace(make_request("Name a colour."), max_tokens=4)
+    urgent = replace(make_request("Name a colour."), sampling={"max_tokens": 4})
     finished: list[bytes] = []
 
     def read() -> list[EngineEvent]:

@@ -28,7 +28,7 @@ def read_run(cost: StepCost, num_requests: int = 150, seed: int = 1) -> list[Eng
     for number in range(num_requests):
         message = Message("user", "x" * drawn.randint(40, 4_000))
         document_hash = number.to_bytes(16, "big")
-        engine.add(EngineRequest(document_hash, (message,), max_tokens=drawn.randint(1, 120)))
+        engine.add(EngineRequest(document_hash, (message,), {"max_tokens": drawn.randint(1, 120)}))
         while drawn.random() < 0.8 and engine.num_unfinished():
             engine.step()
             readings.append(engine.stats())

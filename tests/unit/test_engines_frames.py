@@ -54,7 +54,7 @@ HASH = bytes(range(240, 256))
         Submit(
             (EngineRequest(HASH, (Message("system", "s"), Message("user", "ü\n\0😀"))), EngineRequest(bytes(16), ()))
         ),
-        Submit((EngineRequest(HASH, (), max_tokens=7, priority=-3),)),
+        Submit((EngineRequest(HASH, (), sampling={"max_tokens": 7, "stop": ["."]}, priority=-3, adapter="polite"),)),
         Submit((EngineRequest(HASH, (Message("user", "abc"),), spans=(Span(0, 0, 1), Span(0, 2, 3))),)),
         Abort((HASH, bytes(16))),
         Close(),

@@ -129,9 +129,9 @@ def test_a_request_reaches_the_step_engine_as_it_was_given() -> None:
     clock = VirtualClock()
     engine = LocalEngine(lambda: Listening(simulated_spec(), clock), clock=clock, priority=10)
     start_and_wait(engine)
-    request = replace(make_request("a", "content"), max_tokens=3, priority=-2)
+    request = replace(make_request("a", "content"), sampling={"max_tokens": 3}, priority=-2)
     engine.submit([request])
-    assert seen == [EngineRequest(request.document_hash, request.messages, max_tokens=3, priority=8)]
+    assert seen == [EngineRequest(request.document_hash, request.messages, sampling={"max_tokens": 3}, priority=8)]
 
 
 def test_the_time_without_work_before_more_comes_is_idle_time() -> None:

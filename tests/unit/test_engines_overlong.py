@@ -22,7 +22,8 @@ def create(policy: Overlong = Overlong.TRUNCATE_TAIL, max_context_tokens: int = 
 
 def ask(name: str, body: str, max_tokens: int | None = None) -> EngineRequest:
     span = Span(0, len(BEFORE), len(BEFORE) + len(body))
-    return EngineRequest(name.encode() * 16, (Message("user", BEFORE + body),), max_tokens, spans=(span,))
+    own = {} if max_tokens is None else {"max_tokens": max_tokens}
+    return EngineRequest(name.encode() * 16, (Message("user", BEFORE + body),), own, spans=(span,))
 
 
 def finish(engine: StepEngine) -> dict[bytes, Completion]:

@@ -15,8 +15,8 @@ from bulkinfer.engines.simulated import (
     ScriptedFaultError,
     SimulatedEngine,
     estimate_prompt_tokens,
-    write_text,
 )
+from bulkinfer.engines.simulated_text import write_text
 from bulkinfer.records import Completion, FailureCode, JsonValue, Message, Rejection
 from tests.engine_support import simulated_spec
 
@@ -243,11 +243,14 @@ def test_the_peak_is_of_the_steps_since_the_last_reading() -> None:
 
 def test_a_request_may_have_its_own_max_tokens() -> None:
     engine = SimulatedEngine(simulated_spec(max_tokens=8, output_tokens=100, max_context_tokens=64), VirtualClock())
-    own = [replace(request(bytes([number]) * 16), max_tokens=number) for number in (1, 3, 20)]
+    own = [replace(request(bytes([number]) * 16), sampling={"max_tokens": number}) for number in (1, 3, 20)]
     completions = run_completions(engine, [*own, request(bytes(16))])
     assert sorted(one.output_tokens for one in completions) == [1, 3, 8, 20]
     assert {one.finish_reason for one in completions} == {"length"}
-    none, too_many = replace(request(bytes(16)), max_tokens=0), replace(request(bytes(16)), max_tokens=60)
+    none, too_many = (
+        replace(request(bytes(16)), sampling={"max_tokens": 0}),
+        replace(request(bytes(16)), sampling={"max_tokens": 60}),
+    )
     refused = [engine.add(none), engine.add(too_many)]
     assert [one.code for one in refused if one] == [FailureCode.ENGINE_REJECTED, FailureCode.PROMPT_TOO_LONG]
 

@@ -118,6 +118,8 @@ def test_the_fingerprint_of_a_task_is_pinned() -> None:
         {"model": {"path": "./a/folder", "trust_remote_code": True}},
         {"sampling": {"max_tokens": 48, "temperature": 0}},
         {"sampling": {"max_tokens": 48, "temperature": 0.0, "top_p": 1, "top_k": -1, "min_p": 0}},
+        {"sampling": {"max_tokens": 48, "n": 1, "logprobs": None, "columns": None}},
+        {"sampling": {"max_tokens": 48, "columns": {}}},
         {"sampling": {"max_tokens": 48, "top_k": 0, "presence_penalty": 0, "repetition_penalty": 1.0, "seed": None}},
     ],
 )
@@ -176,6 +178,17 @@ def test_whatever_can_change_an_answer_changes_the_task() -> None:
         {"sampling": {"max_tokens": 48, "stop": ["x", "y"]}},
         {"sampling": {"max_tokens": 48, "seed": 0}},
         {"sampling": {"max_tokens": 48, "seed": 1}},
+        {"sampling": {"max_tokens": 48, "temperature": 0.5, "n": 2}},
+        {"sampling": {"max_tokens": 48, "logprobs": 0}},
+        {"sampling": {"max_tokens": 48, "logprobs": 5}},
+        {"sampling": {"max_tokens": 48, "columns": {"temperature": "warmth"}}},
+        {"sampling": {"max_tokens": 48, "columns": {"top_p": "warmth"}}},
+        {"prompt": {"text": "{{ body }}"}},
+        {"prompt": {"messages": "body"}},
+        {"prompt": {"messages": "body", "system": "Be brief."}},
+        {"prompt": {"user": "{{ body }}", "turns": [{"role": "user", "content": "Be brief."}]}},
+        {"prompt": {"user": "{{ body }}", "turns": [{"role": "assistant", "content": "Be brief."}]}},
+        {"prompt": {"user": "{{ body }}", "turns": [{"role": "system", "content": "Be brief."}]}},
         {"engine": {"kind": "simulated"}},
     ]
     assert len({fingerprint_task(spec(**sections), HUB) for sections in variants}) == len(variants)

@@ -67,6 +67,12 @@ class EngineSpec:
 
     context_reason: str = ""
     """Where `max_context_tokens` comes from, if not from the job."""
+    is_plain: bool = False
+    """Prompts are texts that the model completes: no chat template."""
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    """The folder of each LoRA adapter that requests may name."""
+    row_sampling: tuple[str, ...] = ()
+    """Sampling parameters that requests may bring themselves."""
     task: str = "generate"
     """What is done with a request: `task.kind` of the job."""
     is_normalized: bool = True
@@ -93,11 +99,25 @@ class EngineSpec:
     @property
     def max_tokens(self) -> int:
         """The most tokens that one answer may have, where the request does not say; 0 where nothing is written."""
+        return self.max_tokens_of({})
+
+    def max_tokens_of(self, sampling: Mapping[str, JsonValue]) -> int:
+        """The most tokens that one answer may have to a request with these parameters of its own."""
         if self.is_pooling:
             return 0
-        max_tokens = self.sampling["max_tokens"]
+        max_tokens = sampling.get("max_tokens", self.sampling["max_tokens"])
         assert isinstance(max_tokens, int)
         return max_tokens
+
+    def num_answers_of(self, sampling: Mapping[str, JsonValue]) -> int:
+        """How many answers there will be to a request with these parameters of its own."""
+        num_answers = sampling.get("n", self.sampling.get("n", 1))
+        assert isinstance(num_answers, int)
+        return num_answers
+
+    def may_have(self, parameter: str) -> bool:
+        """Whether any request has this sampling parameter, from the job or from its row."""
+        return self.sampling.get(parameter) is not None or parameter in self.row_sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +126,17 @@ class EngineRequest:
 
     document_hash: bytes
     messages: tuple[Message, ...]
-    max_tokens: int | None = None
-    """None: as many as `EngineSpec.sampling` says."""
+    sampling: Mapping[str, JsonValue] = field(default_factory=dict)
+    """What goes before `EngineSpec.sampling`."""
     priority: int = 0
+    adapter: str | None = None
     spans: tuple[Span, ...] = ()
 
     @classmethod
     def of(cls, request: Request, priority: int) -> "EngineRequest":
         """That part of the request; `priority` is the engine's, and its own is added to it."""
-        priority += request.priority
-        return cls(request.document_hash, request.messages, request.max_tokens, priority, request.spans)
+        own = request.sampling, priority + request.priority, request.adapter, request.spans
+        return cls(request.document_hash, request.messages, *own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +146,10 @@ class Prepared:
     document_hash: bytes
     prompt: object
     """Only the engine that made it knows what it is."""
-    max_tokens: int | None = None
-    """As in the request; likewise the next."""
+    sampling: Mapping[str, JsonValue] = field(default_factory=dict)
+    """As in the request; likewise the next two."""
     priority: int = 0
+    adapter: str | None = None
 
 
 class StepEngine(Protocol):
@@ -233,7 +255,7 @@ def reject_too_long(spec: EngineSpec, request: EngineRequest, prompt_tokens: int
     room_tokens = find_room(spec, request)
     if prompt_tokens <= room_tokens:
         return None
-    max_tokens = spec.max_tokens if request.max_tokens is None else request.max_tokens
+    max_tokens = spec.max_tokens_of(request.sampling)
     num_tokens = prompt_tokens + max_tokens
     if spec.is_pooling:
         message = f"prompt of {prompt_tokens} tokens exceeds {describe_limit(spec)}"
@@ -248,4 +270,4 @@ def find_room(spec: EngineSpec, request: EngineRequest) -> int:
     """What the answer leaves of the context; less than 1 where it leaves nothing."""
     limit = spec.max_context_tokens
     assert limit is not None, "the engine has chosen by now"
-    return limit - (spec.max_tokens if request.max_tokens is None else request.max_tokens)
+    return limit - spec.max_tokens_of(request.sampling)

@@ -107,7 +107,9 @@ def decode_parent_frame(body: bytes) -> ParentFrame:
         case "start":
             workload: dict[str, Any] = content["workload"]
             workload["longest_bytes"] = tuple(workload["longest_bytes"])
-            return Start(EngineSpec(**content["spec"]), content["life"], Workload(**workload))
+            spec: dict[str, Any] = content["spec"]
+            spec["row_sampling"] = tuple(spec["row_sampling"])
+            return Start(EngineSpec(**spec), content["life"], Workload(**workload))
         case "submit":
             return Submit(tuple(_decode_request(request) for request in content))
         case "abort":
@@ -162,7 +164,8 @@ def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
     messages = tuple(Message(message["role"], message["content"]) for message in fields["messages"])
     document_hash = bytes.fromhex(fields["document_hash"])
     spans = tuple(Span(**span) for span in fields["spans"])
-    return EngineRequest(document_hash, messages, fields["max_tokens"], fields["priority"], spans)
+    own = fields["sampling"], fields["priority"], fields["adapter"], spans
+    return EngineRequest(document_hash, messages, *own)
 
 
 def _encode_bytes(value: object) -> str:

@@ -1,7 +1,7 @@
 """What a job says to its engine."""
 
 from bulkinfer.engines.base import EngineSpec
-from bulkinfer.job import EmbedTask, Job
+from bulkinfer.job import EmbedTask, Job, RowSampling
 from bulkinfer.priority import Priority
 
 LOW_PRIORITY = 10
@@ -32,6 +32,9 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         task=spec.task.kind,
         is_normalized=spec.task.normalize if isinstance(spec.task, EmbedTask) else True,
         overlong=spec.limits.overlong,
+        is_plain=spec.writes_answers and spec.prompt.text is not None,
+        adapters=job.adapters,
+        row_sampling=RowSampling(spec.sampling).parameters,
     )
 
 

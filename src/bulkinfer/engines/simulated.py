@@ -8,7 +8,8 @@ running sequence one token and lasts
 
 where the last two are 0 unless they are given: then a document alone takes prompt_tokens * seconds_per_prompt_token +
 output_tokens * seconds_per_output_token. `calibration` fits all four to a real engine. Prompt tokens are an estimate: 4
-for each message (what a chat template adds) and 1 for each 4 characters of content.
+for each message (what a chat template adds) and 1 for each 4 characters of content. Several answers to one document
+are as many sequences, each with the prompt.
 
 The same requests in the same order get the same answers and, on a virtual clock, the same timings. An answer depends on
 the document hash alone. It answers nothing sensible: its words carry no meaning, nor do its vectors and scores, for
@@ -22,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, replace
 from typing import NoReturn
 
+from bulkinfer.engines.answers import Joined
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.clock import Clock
 from bulkinfer.engines.reserve import Reserve
@@ -34,6 +36,7 @@ from bulkinfer.engines.simulated_arguments import (
 )
 from bulkinfer.engines.simulated_cost import FREE
 from bulkinfer.engines.simulated_schedule import Schedule, Sequence
+from bulkinfer.engines.simulated_text import Asked, vary_hash, write_answers
 from bulkinfer.engines.simulated_vectors import write_score, write_vector
 from bulkinfer.records import (
     Completion,
@@ -52,10 +55,6 @@ AUTO_MAX_CONTEXT_TOKENS = 2048
 
 _MAX_STEP_S = 0.05  # of the clock in one call of step(), so that new requests soon get a free slot
 _MAX_FREE_COMPLETIONS = 256  # in one call of step() when no time passes
-
-_ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "w", "z", "br")
-_RIMES = ("a", "e", "i", "o", "u", "an", "el", "in", "or", "um", "ando", "ento", "ila", "ora", "uma", "esto")
-_WORDS = tuple(onset + rime + " " for onset in _ONSETS for rime in _RIMES)
 
 
 class ScriptedFaultError(RuntimeError):
@@ -80,6 +79,8 @@ class SimulatedEngine:
         self._owns_process = owns_process
         self._times_left = [fault.times for fault in self._arguments.faults]
         self._schedule = self._create_schedule()
+        self._asked: dict[bytes, Asked] = {}
+        """Requests that want more than one answer's text."""
 
     def add(self, request: EngineRequest) -> Rejection | None:
         """Take one request, or say why not."""
@@ -95,27 +96,28 @@ class SimulatedEngine:
         fault = self._find_fault(request.messages) if self._arguments.faults else None
         if fault is FaultKind.REJECT:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "rejected by a scripted fault")
-        max_tokens = self._spec.max_tokens if request.max_tokens is None else request.max_tokens
-        if self._spec.is_pooling:
-            max_tokens = 1  # the step that computes the prompt
+        max_tokens = 1 if self._spec.is_pooling else self._spec.max_tokens_of(request.sampling)
         if max_tokens < 1:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "max_tokens is less than 1")
-        return Prepared(
-            request.document_hash,
+        sequences = tuple(
             Sequence(
                 request.document_hash,
                 prompt_tokens,
-                self._decide_output_tokens(request.document_hash, max_tokens, fault),
+                self._decide_output_tokens(vary_hash(request.document_hash, answer), max_tokens, fault),
                 not self._spec.is_pooling
                 and (fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > max_tokens),
                 fault,
                 request.priority if self._spec.is_by_priority else 0,
-            ),
+                answer,
+            )
+            for answer in range(self._spec.num_answers_of(request.sampling))
         )
+        return Prepared(request.document_hash, sequences, request.sampling, request.priority, request.adapter)
 
     def count_tokens(self, request: EngineRequest) -> int:
         """The estimate that counts."""
-        return estimate_prompt_tokens(request.messages, self._arguments.prompt_tokens_factor)
+        factor = self._arguments.prompt_tokens_factor
+        return estimate_prompt_tokens(request.messages, factor, is_plain=self._spec.is_plain)
 
     def find_room(self, request: EngineRequest) -> int:
         """What the answer leaves of the context."""
@@ -123,10 +125,15 @@ class SimulatedEngine:
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Take one request. It is never refused: `prepare` knows it all."""
-        sequence = prepared.prompt
-        assert isinstance(sequence, Sequence)
-        sequence.added_at_s = self._clock.now()
-        self._schedule.add(sequence)
+        sequences = prepared.prompt
+        assert isinstance(sequences, tuple)
+        logprobs = prepared.sampling.get("logprobs", self._spec.sampling.get("logprobs"))
+        if len(sequences) > 1 or isinstance(logprobs, int):
+            num_logprobs = logprobs if isinstance(logprobs, int) else None
+            self._asked[prepared.document_hash] = Asked(len(sequences), num_logprobs)
+        for sequence in sequences:
+            sequence.added_at_s = self._clock.now()
+            self._schedule.add(sequence)
         return None
 
     def step(self) -> list[Completion | Rejection]:
@@ -141,7 +148,10 @@ class SimulatedEngine:
 
     def abort(self, document_hashes: Iterable[bytes]) -> tuple[bytes, ...]:
         """Drop requests, waiting or running; returns those that were there."""
-        return self._schedule.abort(set(document_hashes))
+        aborted = self._schedule.abort(set(document_hashes))
+        for document_hash in aborted:
+            self._asked.pop(document_hash, None)
+        return aborted
 
     def num_unfinished(self) -> int:
         """Requests added and not yet returned."""
@@ -224,33 +234,44 @@ class SimulatedEngine:
             sequence.first_token_at_s = now_s + stretch.first_step_s
         self._spend(stretch.seconds)
         end_s = self._clock.now()
-        return [self._finish(sequence, end_s) for sequence in stretch.finished]
+        return [outcome for sequence in stretch.finished if (outcome := self._finish(sequence, end_s)) is not None]
 
-    def _finish(self, sequence: Sequence, now_s: float) -> Completion | Rejection:
+    def _finish(self, sequence: Sequence, now_s: float) -> Completion | Rejection | None:
+        """The outcome of the request, once all of its answers are there."""
+        asked = self._asked.get(sequence.document_hash)
+        if asked is None:
+            asked = Asked(1, None)
+        asked.finished.append(sequence)
+        if len(asked.finished) < asked.num_answers:
+            return None
+        self._asked.pop(sequence.document_hash, None)
         if sequence.fault is FaultKind.ERROR:
             return Rejection(
                 sequence.document_hash, FailureCode.ENGINE_ERROR, "failed by a scripted fault", sequence.prompt_tokens
             )
+        first = min(asked.finished, key=lambda one: one.first_token_at_s)
+        written = self._pool(sequence) if self._spec.is_pooling else write_answers(asked)
         return Completion(
             document_hash=sequence.document_hash,
-            text=self._write(sequence),
-            finish_reason=FinishReason.LENGTH if sequence.is_cut else FinishReason.STOP,
+            text=written.text,
+            finish_reason=written.finish_reason,
             prompt_tokens=sequence.prompt_tokens,
             cached_tokens=0,
-            output_tokens=0 if self._spec.is_pooling else sequence.output_tokens,
-            queue_s=sequence.scheduled_at_s - sequence.added_at_s,
-            first_token_s=min(sequence.first_token_at_s, now_s) - sequence.added_at_s,
+            output_tokens=written.output_tokens,
+            queue_s=first.scheduled_at_s - first.added_at_s,
+            first_token_s=min(first.first_token_at_s, now_s) - first.added_at_s,
             total_s=now_s - sequence.added_at_s,
-            details={"scored_by": "simulation"} if self._spec.task == "score" else None,
+            details=written.details,
             vector=self._make_vector(sequence) if self._spec.task == "embed" else None,
         )
 
-    def _write(self, sequence: Sequence) -> str:
-        if sequence.fault is FaultKind.EMPTY or self._spec.task == "embed":
-            return ""
-        if self._spec.task == "score":
-            return write_score(sequence.document_hash, is_number=sequence.fault is not FaultKind.NAN)
-        return write_text(sequence.document_hash, sequence.output_tokens)
+    def _pool(self, sequence: Sequence) -> Joined:
+        """What stands beside a vector, or the score."""
+        if self._spec.task == "embed":
+            return Joined("", FinishReason.STOP, 0, None)
+        is_number = sequence.fault is not FaultKind.NAN
+        text = "" if sequence.fault is FaultKind.EMPTY else write_score(sequence.document_hash, is_number=is_number)
+        return Joined(text, FinishReason.STOP, 0, {"scored_by": "simulation"})
 
     def _make_vector(self, sequence: Sequence) -> bytes:
         return write_vector(
@@ -302,17 +323,11 @@ class SimulatedEngine:
         return self._arguments.cost == FREE
 
 
-def estimate_prompt_tokens(messages: Iterable[Message], factor: float = 1.0) -> int:
+def estimate_prompt_tokens(messages: Iterable[Message], factor: float = 1.0, *, is_plain: bool = False) -> int:
     """Tokens that these messages count for: 4 for each message and 1 for each begun 4 characters of content.
 
-    As often as `factor` says, `engine.simulated.prompt_tokens_factor`.
+    As often as `factor` says, `engine.simulated.prompt_tokens_factor`. A plain text has no chat template around it.
     """
-    num_tokens = sum(4 + (len(message.content) + 3) // 4 for message in messages)
+    around = 0 if is_plain else 4
+    num_tokens = sum(around + (len(message.content) + 3) // 4 for message in messages)
     return num_tokens if factor == 1 else max(1, round(num_tokens * factor))
-
-
-def write_text(document_hash: bytes, num_words: int) -> str:
-    """`num_words` words chosen by the hash, one for each output token; the 16 words of a hash come again and again."""
-    num_rounds, num_more = divmod(num_words, len(document_hash))
-    words = "".join([_WORDS[byte] for byte in document_hash]) if num_rounds else ""
-    return (words * num_rounds + "".join([_WORDS[byte] for byte in document_hash[:num_more]])).rstrip()

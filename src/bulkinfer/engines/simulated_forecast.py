@@ -36,6 +36,9 @@ def cost_of(spec: EngineSpec, num_documents: float, prompt_tokens: float, num_re
     if arguments.output_tokens is not None:
         answer_tokens = min(arguments.output_tokens, spec.max_tokens)
         answer_tokens_squared = answer_tokens**2
+    # Each answer is a sequence of its own, with the prompt.
+    num_answers = spec.num_answers_of({})
+    num_documents, prompt_tokens = num_documents * num_answers, prompt_tokens * num_answers
     output_tokens = num_documents * answer_tokens
     # A token looks back at the prompt, except the first, and at the tokens of the answer before it.
     context_tokens = prompt_tokens * (answer_tokens - 1)

@@ -17,7 +17,7 @@ from bulkinfer.engines.simulated_cost import StepCost
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One request in the engine."""
+    """One answer in the making: a request may have several."""
 
     document_hash: bytes
     prompt_tokens: int
@@ -27,6 +27,8 @@ class Sequence:
     fault: FaultKind | None = None
     priority: int = 0
     """0 where priorities do not count."""
+    answer: int = 0
+    """The how-manieth of its request, from 0."""
     added_at_s: float = 0.0
     scheduled_at_s: float = 0.0
     first_token_at_s: float = 0.0
@@ -108,7 +110,7 @@ class Schedule:
         self.num_fed_steps = self.num_steps
 
     def abort(self, document_hashes: Collection[bytes]) -> tuple[bytes, ...]:
-        """Drop sequences, wherever they are; returns those that were there."""
+        """Drop sequences, wherever they are; returns the requests that were there."""
         wanted = set(document_hashes)
         dropped = [sequence for sequence in self._iter_all() if sequence.document_hash in wanted]
         self.num_kv_tokens_held -= sum(map(self._count_held, dropped))
@@ -117,8 +119,9 @@ class Schedule:
         self._prefilling = deque(one for one in self._prefilling if one.document_hash not in wanted)
         heapify(self._waiting)
         heapify(self._decoding)
-        self.num_aborted += len(dropped)
-        return tuple(sequence.document_hash for sequence in dropped)
+        aborted = tuple(dict.fromkeys(sequence.document_hash for sequence in dropped))
+        self.num_aborted += len(aborted)
+        return aborted
 
     def begin(self) -> Stretch:
         """Decide who runs in the next step."""

@@ -42,18 +42,19 @@ class TokenCounter(Protocol):
 
 
 class SimulatedCounter:
-    """Counts as the simulated engine does; `factor` is its prompt_tokens_factor."""
+    """Counts as the simulated engine does; `factor` is its prompt_tokens_factor, `is_plain` says: no chat template."""
 
     name = "simulated"
     note = ""
     is_exact = True
 
-    def __init__(self, factor: float = 1.0) -> None:
+    def __init__(self, factor: float = 1.0, *, is_plain: bool = False) -> None:
         self._factor = factor
+        self._is_plain = is_plain
 
     def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
         """The simulated engine's own estimate."""
-        return [estimate_prompt_tokens(messages, self._factor) for messages in prompts]
+        return [estimate_prompt_tokens(messages, self._factor, is_plain=self._is_plain) for messages in prompts]
 
     def find_safe_bytes(self, num_tokens: int) -> int | None:
         """See `TokenCounter`; a byte is never more than a character."""
@@ -83,7 +84,8 @@ class CharacterCounter:
 def choose_counter(spec: EngineSpec) -> TokenCounter:
     """What counts as this engine would, or comes nearest. Importing and loading a tokenizer takes some seconds."""
     if spec.kind == "simulated":
-        return SimulatedCounter(parse_simulated_arguments(spec.arguments).prompt_tokens_factor)
+        factor = parse_simulated_arguments(spec.arguments).prompt_tokens_factor
+        return SimulatedCounter(factor, is_plain=spec.is_plain)
     try:
         # Here, and not above: it takes seconds, and is not there without an engine.
         from bulkinfer.engines.tokenizer import HubTokenizer, TokenizerMissing  # noqa: PLC0415

@@ -1,7 +1,7 @@
 """A model's tokenizer and chat template without the model. The only importer of transformers.
 
 Renders and tokenizes as vLLM's renderer does: the chat template with a generation prompt, and no special tokens but
-those that it writes.
+those that it writes; a text without a chat template with those that the tokenizer adds.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,9 @@ class HubTokenizer:
     def __init__(self, spec: EngineSpec) -> None:
         """Load the tokenizer from a folder, or of a hub id what was downloaded before. Raises TokenizerMissing."""
         self._chat_template = spec.chat_template
+        self._is_plain = spec.is_plain
         self._tokenizer = _load(spec)
-        if not any(self._render(messages) for messages in _SAMPLES):
+        if not (self._is_plain or any(self._render(messages) for messages in _SAMPLES)):
             raise TokenizerMissing(f"{spec.model} has no chat template that takes a user message")
 
     def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
@@ -50,7 +51,8 @@ class HubTokenizer:
         known = [text for text in texts if text is not None]
         if not known:
             return [None] * len(texts)
-        found = iter(self._tokenizer(known, add_special_tokens=False)["input_ids"])
+        # A chat template writes its special tokens itself.
+        found = iter(self._tokenizer(known, add_special_tokens=self._is_plain)["input_ids"])
         return [None if text is None else next(found) for text in texts]
 
     def find_safe_bytes(self, num_tokens: int) -> int | None:
@@ -63,6 +65,8 @@ class HubTokenizer:
         return max(0, (num_tokens - _SPARE_TOKENS) // expansion - around)
 
     def _render(self, messages: Sequence[Message]) -> str | None:
+        if self._is_plain:
+            return messages[-1].content
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         try:
             text: str = self._tokenizer.apply_chat_template(

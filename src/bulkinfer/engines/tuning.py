@@ -168,7 +168,7 @@ def _reserve_given_cache(settings: Settings, spec: EngineSpec) -> None:
 def _decide_for_cpu(
     settings: Settings, spec: EngineSpec, workload: Workload, machine: Machine, model: ModelFacts
 ) -> None:
-    is_seeded = spec.sampling.get("seed") is not None
+    is_seeded = spec.may_have("seed")
     is_whole = is_seeded or settings.values.get("enable_chunked_prefill") is False
     settings.environment["threads"] = machine.num_threads
     settings.reasons["threads"] = (
@@ -228,7 +228,7 @@ def _decide_context(
     chosen, reason = own, "what the model can take"
     is_cheap = own * (model.kv_bytes_per_token or 0) <= _CHEAP_CONTEXT_BYTES
     is_of_documents = False
-    if workload.is_read_to_end and (is_whole or not is_cheap):
+    if workload.is_read_to_end and (is_whole or not is_cheap) and "max_tokens" not in spec.row_sampling:
         needed = workload.max_chars * _MAX_TOKENS_PER_CHAR + _MAX_TEMPLATE_TOKENS + spec.max_tokens
         is_of_documents = needed < own
         if is_of_documents:

@@ -17,6 +17,7 @@ import orjson
 import torch
 from vllm import SamplingParams, __version__, exceptions
 from vllm.engine.arg_utils import EngineArgs
+from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.renderers import ChatParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -27,6 +28,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.llm_engine import LLMEngine
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from bulkinfer.engines.adapters import choose_adapter_settings
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
@@ -56,6 +58,8 @@ from bulkinfer.records import (
 
 _WORKING_STEP_S = 0.005
 _WATCH_EVERY_S = 1.0
+_MAX_SAMPLING_PARAMS = 4096
+_NONE = b"{}"
 
 
 def _collect_request_faults() -> tuple[type[Exception], ...]:
@@ -66,6 +70,7 @@ def _collect_request_faults() -> tuple[type[Exception], ...]:
 
 
 _REQUEST_FAULTS = _collect_request_faults()
+_ADAPTER_FAULTS: tuple[type[Exception], ...] = (*_REQUEST_FAULTS, RuntimeError, OSError, LookupError)
 
 
 class VllmEngine:
@@ -76,8 +81,8 @@ class VllmEngine:
     """
 
     def __init__(self, spec: EngineSpec, workload: Workload = UNKNOWN_WORKLOAD) -> None:
-        self._sampling_params = {spec.max_tokens: _create_sampling_params(spec)}
-        """By max_tokens: requests may have their own."""
+        self._sampling_params = {_NONE: _create_sampling_params(spec)}
+        """By what requests bring themselves, as JSON."""
         self._counts = _Recorder()
         self._chosen = choose_settings(spec, workload)
         self._engine = LLMEngine.from_engine_args(
@@ -102,7 +107,12 @@ class VllmEngine:
         self._tokenize_params = replace(
             self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False), max_total_tokens=None
         )
+        self._plain_tokenize_params = replace(self._renderer.default_cmpl_tok_params, max_total_tokens=None)
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
+        self._adapters = {
+            name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(spec.adapters.items(), 1)
+        }
+        self._load_adapters()
         self._added_at_s: dict[str, float] = {}
         num_gpus = config.parallel_config.world_size if current_platform.is_cuda() else 0
         self._gpu_memory = GpuMemory(pynvml, current_platform, num_gpus)
@@ -135,7 +145,7 @@ class VllmEngine:
         rejection = reject_too_long(self._spec, request, len(prompt["prompt_token_ids"]))
         if rejection is not None:
             return rejection
-        return Prepared(request.document_hash, prompt, request.max_tokens, request.priority)
+        return Prepared(request.document_hash, prompt, request.sampling, request.priority, request.adapter)
 
     def count_tokens(self, request: EngineRequest) -> int | None:
         """As vLLM's renderer has them; None for a prompt that it refuses."""
@@ -152,8 +162,11 @@ class VllmEngine:
         """Give one rendered request to vLLM, or say why it refuses it."""
         request_id = prepared.document_hash.hex()
         try:
-            params = self._find_sampling_params(prepared.max_tokens)
-            self._engine.add_request(request_id, prepared.prompt, params, priority=prepared.priority)
+            params = self._find_sampling_params(prepared.sampling)
+            adapter = None if prepared.adapter is None else self._adapters[prepared.adapter]
+            self._engine.add_request(
+                request_id, prepared.prompt, params, lora_request=adapter, priority=prepared.priority
+            )
         except _REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         self._added_at_s[request_id] = time.monotonic()
@@ -232,16 +245,31 @@ class VllmEngine:
         return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
-    def _find_sampling_params(self, max_tokens: int | None) -> Any:  # noqa: ANN401
-        wanted = self._spec.max_tokens if max_tokens is None else max_tokens
-        if wanted not in self._sampling_params:
-            self._sampling_params[wanted] = _build_sampling_params({**self._spec.sampling, "max_tokens": wanted})
-        return self._sampling_params[wanted]
+    def _find_sampling_params(self, own: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
+        key = orjson.dumps(own, option=orjson.OPT_SORT_KEYS)
+        found = self._sampling_params.get(key)
+        if found is None:
+            found = _build_sampling_params({**self._spec.sampling, **own})
+            if len(self._sampling_params) < _MAX_SAMPLING_PARAMS:  # seeds may be as many as rows
+                self._sampling_params[key] = found
+        return found
 
     def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
+        if self._spec.is_plain:
+            text = {"prompt": messages[-1].content}
+            (prompt,) = self._renderer.render_cmpl([text], self._plain_tokenize_params)
+            return prompt
         conversation = [{"role": message.role, "content": message.content} for message in messages]
         _, (prompt,) = self._renderer.render_chat([conversation], self._chat_params, self._tokenize_params)
         return prompt
+
+    def _load_adapters(self) -> None:
+        """Load all now, so that one that vLLM refuses is told before the first document. Raises JobError."""
+        for name, adapter in self._adapters.items():
+            try:
+                self._engine.add_lora(adapter)
+            except _ADAPTER_FAULTS as error:
+                raise JobError(f"model.adapters.{name}: vLLM refuses it: {error}") from error
 
     def _create_chat_params(self) -> Any:  # noqa: ANN401
         model_config = self._engine.model_config
@@ -292,6 +320,8 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
     )
     if spec.has_priorities:
         settings.choose("scheduling_policy", "priority", "some requests go before others")
+    if spec.adapters:
+        choose_adapter_settings(settings, spec.adapters)
     settings.values.setdefault("seed", 0)
     settings.values.setdefault("use_tqdm_on_load", False)
     return settings

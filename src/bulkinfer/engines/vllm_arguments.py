@@ -18,6 +18,7 @@ _OWNED = {
     "max_model_len": "limits.max_context_tokens",
     "max_num_seqs": "limits.max_concurrency",
     "data_parallel_size": "engine.replicas",
+    "enable_lora": "model.adapters",
 }
 _FIXED = frozenset({"disable_log_stats"})
 
@@ -34,12 +35,10 @@ def check_vllm_arguments(arguments: Mapping[str, JsonValue], known: Collection[s
 
 
 def check_sampling(sampling: Mapping[str, JsonValue], known: Collection[str]) -> None:
-    """Refuse sampling parameters that vLLM does not know, and more than one answer for a document. Raises JobError."""
+    """Refuse sampling parameters that vLLM does not know. Raises JobError."""
     for name in sampling:
         if name not in known:
             raise JobError(f"sampling.{name}: this vLLM has no such sampling parameter{suggest_name(name, known)}")
-    if sampling.get("n", 1) != 1:
-        raise JobError(f"sampling.n: expected 1, one answer for each document, found {sampling['n']!r}")
 
 
 def decide_kv_cache_bytes(spec: EngineSpec, bytes_per_token: int | None, block_size: int, free_bytes: int) -> int:

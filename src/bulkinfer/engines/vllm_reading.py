@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
 from bulkinfer.engines.tuning import ModelFacts
 from bulkinfer.records import Completion, FailureCode, FinishReason, Rejection
@@ -67,23 +68,43 @@ def reject_by_size(spec: EngineSpec, request: EngineRequest, max_bytes: int | No
 def read_outcome(output: Any, since_added_s: float) -> Completion | Rejection:  # noqa: ANN401
     """What became of one request, from vLLM's RequestOutput."""
     document_hash = bytes.fromhex(output.request_id)
-    answer = output.outputs[0]
     num_prompt_tokens = len(output.prompt_token_ids)
-    if answer.finish_reason in {None, FinishReason.ERROR, FinishReason.ABORT}:
-        message = f"vLLM ended the request with finish reason {answer.finish_reason}"
-        return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
+    for answer in output.outputs:
+        if answer.finish_reason in {None, FinishReason.ERROR, FinishReason.ABORT}:
+            message = f"vLLM ended the request with finish reason {answer.finish_reason}"
+            return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
     queue_s, first_token_s, total_s = read_durations(output.metrics, since_added_s)
+    joined = join_answers([_read_answer(answer) for answer in output.outputs])
     return Completion(
         document_hash=document_hash,
-        text=answer.text,
-        finish_reason=answer.finish_reason,
+        text=joined.text,
+        finish_reason=joined.finish_reason,
         prompt_tokens=num_prompt_tokens,
         cached_tokens=output.num_cached_tokens or 0,
-        output_tokens=len(answer.token_ids),
+        output_tokens=joined.output_tokens,
         queue_s=queue_s,
         first_token_s=first_token_s,
         total_s=total_s,
+        details=joined.details,
     )
+
+
+def _read_answer(answer: Any) -> Answer:  # noqa: ANN401
+    logprobs = getattr(answer, "logprobs", None)
+    return Answer(
+        text=answer.text,
+        finish_reason=answer.finish_reason,
+        output_tokens=len(answer.token_ids),
+        logprobs=None if logprobs is None else list(map(_read_logprob, answer.token_ids, logprobs)),
+    )
+
+
+def _read_logprob(token_id: int, by_token: Any) -> TokenLogprob:  # noqa: ANN401
+    """Of one place: vLLM gives the token that was drawn and the likeliest ones, in one mapping."""
+    drawn = by_token[token_id]
+    others = sorted((one for other, one in by_token.items() if other != token_id), key=lambda one: -one.logprob)
+    alternatives = [(one.decoded_token or "", one.logprob) for one in others]
+    return TokenLogprob(drawn.decoded_token or "", drawn.logprob, alternatives)
 
 
 def read_durations(metrics: Any, since_added_s: float) -> tuple[float, float, float]:  # noqa: ANN401

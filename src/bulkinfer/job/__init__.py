@@ -10,9 +10,11 @@ from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limit import FailureLimit, parse_failure_limit
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.load import Job, load_job
+from bulkinfer.job.model_spec import ModelSpec
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.output_spec import OutputSpec
-from bulkinfer.job.prompt_spec import ModelSpec, PromptSpec
+from bulkinfer.job.prompt_spec import PromptSpec
+from bulkinfer.job.row_sampling import RowFault, RowSampling
 from bulkinfer.job.sampling_spec import SamplingSpec
 from bulkinfer.job.spec import JobSpec, json_schema
 from bulkinfer.job.task_spec import EmbedTask, GenerateTask, ScoreTask, TaskSpec
@@ -29,6 +31,8 @@ __all__ = [
     "ModelSpec",
     "OutputSpec",
     "PromptSpec",
+    "RowFault",
+    "RowSampling",
     "SamplingSpec",
     "ScoreTask",
     "TaskSpec",

@@ -6,6 +6,7 @@ values that came from the environment, are shown by their length only.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -84,6 +85,12 @@ def explain_invalid(error: ValidationError, origins: Origins) -> JobError:
     return problems_error([_explain(fault, origins) for fault in error.errors(include_url=False)])
 
 
+def tell_expected(fault: ErrorDetails) -> str:
+    """What a value has to be, in our words."""
+    expected = _EXPECTED.get(fault["type"], fault["msg"]).format_map(fault.get("ctx", {}))
+    return _PATTERNS.get(expected, expected)
+
+
 def describe(value: Plain, *, is_private: bool) -> str:
     """Type and short form of a value; of a private text the length only."""
     match value:
@@ -113,10 +120,10 @@ def _explain(fault: ErrorDetails, origins: Origins) -> str:
         case "extra_forbidden":
             return f"{name}: {_explain_unknown(fault['loc'])}"
         case kind:
-            expected = _EXPECTED.get(kind, fault["msg"]).format_map(context)
-            expected = _PATTERNS.get(expected, expected)
             value = context.get("found", fault["input"])
-            return f"{name}: expected {expected}{_found(value, path, origins)}{_advice(kind, value, context)}"
+            return (
+                f"{name}: expected {tell_expected(fault)}{_found(value, path, origins)}{_advice(kind, value, context)}"
+            )
 
 
 def _explain_unknown(loc: tuple[str | int, ...]) -> str:
@@ -132,12 +139,17 @@ def _known_keys(path: KeyPath) -> tuple[str, ...]:
         return tuple(TASKS[str(path[1])].model_fields)
     section: Plain = JobSpec
     for part in path:
-        section = section.model_fields[str(part)].annotation if _is_section(section) else None
-    return tuple(section.model_fields) if _is_section(section) else ()
+        if isinstance(part, str):
+            section = _find_section(section.model_fields[part].annotation) if section is not None else None
+    return () if section is None else tuple(section.model_fields)
 
 
-def _is_section(annotation: Plain) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _find_section(annotation: Plain) -> Plain:
+    """The section that a key holds, or its list has as entries; None where it is none."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = map(_find_section, get_args(annotation))
+    return next((section for section in found if section is not None), None)
 
 
 def _clean_path(loc: tuple[str | int, ...]) -> KeyPath:

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic_core import PydanticCustomError
-
-from bulkinfer.job.prompt_spec import ModelSpec, PromptSpec
+from bulkinfer.job.model_spec import ModelSpec
+from bulkinfer.job.prompt_spec import PromptSpec, check_conversation
 from bulkinfer.job.sampling_spec import SamplingSpec
-from bulkinfer.job.section import wrong_value
+from bulkinfer.job.section import missing_key, wrong_value
 
 _UNSET = frozenset[str]()
 
@@ -23,7 +22,7 @@ class _Wants:
 
 
 _WANTS: Mapping[str, _Wants] = {
-    "generate": _Wants(("user",), frozenset({"system"})),
+    "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text"})),
     "embed": _Wants(("text",), is_drawn=False),
     "score": _Wants(("query", "document"), is_drawn=False),
 }
@@ -35,13 +34,16 @@ def check_prompt(kind: str, prompt: PromptSpec) -> None:
     wants = _WANTS[kind]
     given = {key for key in prompt.model_fields_set if getattr(prompt, key) is not None}
     for key in sorted(given - wants.allowed - set(wants.needed)):
-        advice = f"it takes {' and '.join(f'prompt.{needed}' for needed in wants.needed)}"
+        taken = wants.needed or ("user", "messages", "text")
+        advice = f"it takes {(' and ' if wants.needed else ' or ').join(f'prompt.{one}' for one in taken)}"
         raise wrong_value(
             f"no such key with task.kind {kind}", advice, path=("prompt", key), found=getattr(prompt, key)
         )
     for key in wants.needed:
         if key not in given:
             raise missing_key(("prompt", key), f"task.kind {kind} needs it")
+    if wants.is_drawn:
+        check_conversation(prompt)
 
 
 def check_sampling(kind: str, sampling: SamplingSpec | None) -> None:
@@ -64,7 +66,10 @@ def check_sampling(kind: str, sampling: SamplingSpec | None) -> None:
 
 
 def check_model(kind: str, model: ModelSpec) -> None:
-    """Raises PydanticCustomError for a chat template where there is no chat."""
+    """Raises PydanticCustomError for a chat template where there is no chat, and adapters of a model that writes."""
+    if not _WANTS[kind].is_drawn and model.adapters is not None:
+        expected = f"no such key with task.kind {kind}"
+        raise wrong_value(expected, "remove it", path=("model", "adapters"), found=dict(model.adapters))
     if not _WANTS[kind].is_drawn and model.chat_template is not None:
         raise wrong_value(
             f"no such key with task.kind {kind}",
@@ -72,8 +77,3 @@ def check_model(kind: str, model: ModelSpec) -> None:
             path=("model", "chat_template"),
             found=model.chat_template,
         )
-
-
-def missing_key(path: tuple[str, ...], reason: str | None = None) -> PydanticCustomError:
-    """The error for a key that is needed and not there; pydantic has one of its own where it is always needed."""
-    return PydanticCustomError("missing", "missing", {"path": path, "advice": reason})

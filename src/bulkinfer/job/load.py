@@ -53,6 +53,11 @@ class Job:
         """The model folder's absolute path, or the hub id."""
         return self._resolve(self.spec.model.path) if self.is_local_model else self.spec.model.path
 
+    @property
+    def adapters(self) -> dict[str, str]:
+        """The absolute path of each adapter's folder, by the adapter's name."""
+        return {name: self._resolve(folder) for name, folder in (self.spec.model.adapters or {}).items()}
+
     def _resolve(self, text: str) -> str:
         # Not Path.expanduser: it raises for a user that does not exist.
         return os.path.realpath(self.folder / os.path.expanduser(text))  # noqa: PTH111

@@ -4,11 +4,38 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, JsonValue, Strict
 
-from bulkinfer.job.section import Section, Text, as_sequence, one_or_many
+from bulkinfer.job.section import ColumnName, Section, Text, as_sequence, one_or_many, wrong_value
+
+MAX_ANSWERS = 128
+MAX_LOGPROBS = 20
+"""What vLLM gives without being told otherwise."""
+GREEDY = 1e-5
+"""Below it, vLLM takes the most likely token."""
 
 Stops = Annotated[
     tuple[Text, ...], Strict(strict=False), BeforeValidator(as_sequence), Field(min_length=1, max_length=64)
 ]
+
+
+class SamplingColumns(Section):
+    """Fields of the documents that hold parameters of their own; where a field is null or absent, the job's hold."""
+
+    temperature: ColumnName | None = Field(default=None, description="The row's temperature.")
+    max_tokens: ColumnName | None = Field(default=None, description="The row's max_tokens.", examples=["max_tokens"])
+    top_p: ColumnName | None = Field(default=None, description="The row's top_p.")
+    top_k: ColumnName | None = Field(default=None, description="The row's top_k.")
+    min_p: ColumnName | None = Field(default=None, description="The row's min_p.")
+    presence_penalty: ColumnName | None = Field(default=None, description="The row's presence_penalty.")
+    frequency_penalty: ColumnName | None = Field(default=None, description="The row's frequency_penalty.")
+    repetition_penalty: ColumnName | None = Field(default=None, description="The row's repetition_penalty.")
+    stop: ColumnName | None = Field(default=None, description="The row's stop: a text or a list of texts.")
+    seed: ColumnName | None = Field(default=None, description="The row's seed.", examples=["seed"])
+    n: ColumnName | None = Field(default=None, description="The row's n.")
+    logprobs: ColumnName | None = Field(default=None, description="The row's logprobs.")
+
+    def to_fields(self) -> dict[str, str]:
+        """By parameter, the field that holds it: those that the job gives."""
+        return self.model_dump(exclude_none=True)
 
 
 class SamplingSpec(Section):
@@ -40,7 +67,41 @@ class SamplingSpec(Section):
         default=None, description="The answer ends before any of these texts."
     )
     seed: int | None = Field(default=None, ge=0, le=2**63 - 1, description="For temperatures above 0.")
+    n: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_ANSWERS,
+        description="Answers to each document, drawn apart: all are in `value`, a list, and `output` is the first. "
+        "Above 1 it needs a temperature above 0.",
+        examples=[3],
+    )
+    logprobs: int | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Keep in `details` the log probability of each token of the answer, and the others among so many "
+        "of the likeliest tokens in its place.",
+        examples=[0, 5],
+    )
+    columns: SamplingColumns | None = Field(
+        default=None,
+        description="Fields of the documents that hold parameters of their own, which go before those here.",
+        examples=[{"temperature": "temperature", "max_tokens": "max_tokens"}],
+    )
+
+    @property
+    def num_answers(self) -> int:
+        """Answers to each document, where it does not say itself."""
+        return self.n or 1
 
     def to_engine(self) -> dict[str, JsonValue]:
         """Sampling parameters by vLLM's names: those that the job gives, `temperature` and `max_tokens` always."""
-        return self.model_dump(mode="json", exclude_none=True)
+        return self.model_dump(mode="json", exclude_none=True, exclude={"columns"})
+
+
+def check_answers(sampling: SamplingSpec) -> None:
+    """Refuse several answers that would all be the same. Raises PydanticCustomError."""
+    by_row = sampling.columns is not None and sampling.columns.temperature is not None
+    if sampling.num_answers > 1 and sampling.temperature < GREEDY and not by_row:
+        advice = "with temperature 0 all answers would be the same; raise sampling.temperature"
+        raise wrong_value("1", advice, path=("sampling", "n"), found=sampling.n)

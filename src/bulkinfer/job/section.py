@@ -9,6 +9,8 @@ NAME_PATTERN = r"^[A-Za-z0-9._-]+$"
 PATH_PATTERN = r"^[^\x00]*[^\x00\s][^\x00]*$"
 Text = Annotated[str, Field(min_length=1, max_length=1_000_000)]
 PathText = Annotated[str, Field(min_length=1, max_length=4096, pattern=PATH_PATTERN)]
+ColumnName = Annotated[str, Field(min_length=1, max_length=1000)]
+"""A field of the documents."""
 FreeArguments = dict[Annotated[str, Field(min_length=1, max_length=100)], JsonValue]
 Auto = Annotated[Literal["auto"], Tag("auto")]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -66,3 +68,8 @@ def wrong_value(expected: str, advice: str | None = None, **about: object) -> Py
     A check over several sections gives `path`, the key to name, and `found`, its value.
     """
     return PydanticCustomError("wrong_value", "{expected}", {"expected": expected, "advice": advice, **about})
+
+
+def missing_key(path: tuple[str | int, ...], reason: str | None = None) -> PydanticCustomError:
+    """The error for a key that is needed and not there; pydantic has one of its own where it is always needed."""
+    return PydanticCustomError("missing", "missing", {"path": path, "advice": reason})

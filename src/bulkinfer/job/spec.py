@@ -12,9 +12,10 @@ from bulkinfer.job.engine_spec import EngineSection
 from bulkinfer.job.fitting import check_model, check_prompt, check_sampling
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limits_spec import LimitsSpec
+from bulkinfer.job.model_spec import ModelSpec, check_adapters
 from bulkinfer.job.output_spec import OutputSpec
-from bulkinfer.job.prompt_spec import ModelSpec, PromptSpec
-from bulkinfer.job.sampling_spec import SamplingSpec
+from bulkinfer.job.prompt_spec import PromptSpec
+from bulkinfer.job.sampling_spec import SamplingSpec, check_answers
 from bulkinfer.job.section import NAME_PATTERN, Section, wrong_value
 from bulkinfer.job.task_spec import GenerateTask, TaskSpec
 
@@ -35,7 +36,7 @@ class JobSpec(Section):
     input: InputSpec = Field(description="The documents.")
     model: ModelSpec = Field(description="The model that answers.")
     task: TaskSpec = Field(default_factory=GenerateTask, description="What is done with each document.")
-    prompt: PromptSpec = Field(description="What is made of one document, for the model: Jinja over its fields.")
+    prompt: PromptSpec = Field(description="What the model is given of one document: Jinja over its fields.")
     sampling: SamplingSpec = Field(
         default_factory=SamplingSpec,
         description="How an answer is drawn; by vLLM's names. Not for tasks that write none: embed and score.",
@@ -59,6 +60,8 @@ class JobSpec(Section):
         check_prompt(self.task.kind, self.prompt)
         check_sampling(self.task.kind, self.sampling if "sampling" in self.model_fields_set else None)
         check_model(self.task.kind, self.model)
+        check_adapters(self.model)
+        check_answers(self.sampling)
         return self
 
     @model_validator(mode="after")

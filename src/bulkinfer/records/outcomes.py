@@ -15,6 +15,8 @@ class FailureCode(StrEnum):
     """The row is not a document: broken JSON, an array, invalid UTF-8, a value that is no text."""
     MISSING_FIELD = "missing_field"
     """The prompt prints a field that the document lacks, or that is null."""
+    INVALID_FIELD = "invalid_field"
+    """A field that is no text of the prompt is not what it has to be: a conversation, a sampling parameter."""
     TEMPLATE_ERROR = "template_error"
     """The template failed on this document for another reason."""
     EMPTY_PROMPT = "empty_prompt"

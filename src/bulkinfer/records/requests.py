@@ -1,7 +1,7 @@
 """What the engine is asked for one document, and what it returns."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bulkinfer.records.documents import JsonValue, Origin
@@ -20,7 +20,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of the conversation that is the prompt; or one of the texts that are embedded or scored."""
+    """One turn of the conversation that is the prompt; or one of the texts that are completed, embedded or scored."""
 
     role: str
     """Of a turn, as chat templates name it; of a text, its key in `prompt`: text, query, document."""
@@ -53,7 +53,7 @@ class Overlong(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A rendered document, ready for the engine. The sampling parameters are the job's, except for `max_tokens`."""
+    """A rendered document, ready for the engine. The sampling parameters are the job's, but for those in `sampling`."""
 
     document_hash: bytes
     origin: Origin
@@ -66,8 +66,10 @@ class Request:
     """When it entered the queue, on the engine's clock."""
     prefix_group: int | None = None
     """Requests of one shard with the same number share a long beginning; None: alone."""
-    max_tokens: int | None = None
-    """The most tokens of this answer; None: as many as the job says."""
+    sampling: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Parameters of this request alone, by vLLM's names; they go before the job's."""
+    adapter: str | None = None
+    """The name of the LoRA adapter that answers; None: the model alone."""
     priority: int = 0
     """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
     first."""

@@ -58,13 +58,14 @@ def estimate_work(plan: RunPlan, work: Work, reader: Reader | RemoteReader | Non
         cost = cost_of(plan.engine_spec, work.num_documents, work.prompt_tokens, num_replicas)
         reason = "the cost model of the simulated engine"
         return Estimate(Basis.COST_MODEL, reason, "", cost.output_tokens, cost.low_s, cost.high_s, cost.start_s)
+    most_tokens = spec.max_tokens * spec.sampling.num_answers
     runs: list[PastRun] = []
     answered: tuple[int, float] = (0, 0.0)
     if reader is not None:
         task = "generate" if spec.writes_answers else spec.task.kind
         runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision, task)
-        answered = read_answer_lengths(reader, plan.task_fingerprint, spec.max_tokens)
-    return estimate_from_runs(work, runs, answered, spec.max_tokens, str(plan.job.path))
+        answered = read_answer_lengths(reader, plan.task_fingerprint, most_tokens)
+    return estimate_from_runs(work, runs, answered, most_tokens, str(plan.job.path))
 
 
 def estimate_from_runs(

@@ -16,7 +16,7 @@ from bulkinfer.engines import choose_counter
 from bulkinfer.engines.token_counter import TokenCounter
 from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
-from bulkinfer.prompt import DocumentFault, Marked
+from bulkinfer.prompt import DocumentFault, Prompt
 from bulkinfer.prompt.cutting import cap_spans
 from bulkinfer.records import Document, FailureCode, JsonValue, Overlong, SourceFile
 from bulkinfer.runner.context import Context, find_context
@@ -51,7 +51,7 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
             listed = frozenset(by_scan[scan] for scan in tally.add_listed(reader, list(by_scan)))
         safe_bytes = _NO_LIMIT if room is None else counter.find_safe_bytes(room)
         survey = survey_input(plan, tally, safe_bytes, emit, listed)
-        prompts = _Prompts(plan, counter, room, emit, Overlong(plan.job.spec.limits.overlong))
+        prompts = _Prompts(plan, counter, context.tokens, emit, Overlong(plan.job.spec.limits.overlong))
         prompts.measure(survey)
         num_rows = tally.count_rows(prompts.failing)
         num_failing_rows = sum(weight * num_rows[found] for found, weight in prompts.failing.items())
@@ -77,8 +77,8 @@ class _Prompts:
 
     plan: RunPlan
     counter: TokenCounter
-    room: int | None
-    """The most tokens that a prompt may have."""
+    context_tokens: int | None
+    """The most tokens that a prompt and its answer may have."""
     emit: EventSink
     policy: Overlong
     tokens: Spread = field(default_factory=Spread)
@@ -92,6 +92,8 @@ class _Prompts:
     failing: dict[bytes, float] = field(default_factory=dict)
     """Documents of a sample that will fail, by hash, each with the number that it stands for."""
     texts: list[str] = field(default_factory=list)
+    output_at_most: float = 0.0
+    """Tokens of all answers to the prompts that fit."""
     num_sampled: int = 0
     num_counted: int = 0
     is_complete: bool = True
@@ -117,35 +119,45 @@ class _Prompts:
         self.texts.sort()
 
     def _measure(self, documents: Sequence[tuple[bytes, Document]], weight: float) -> None:
-        prompts: dict[bytes, Marked] = {}
+        spec = self.plan.engine_spec
+        prompts: dict[bytes, Prompt] = {}
         for document_hash, document in documents:
-            match self.plan.template.render_marked(document, notes_spans=self.policy is not Overlong.FAIL):
+            match self.plan.template.prepare(document, notes_spans=self.policy is not Overlong.FAIL):
                 case DocumentFault(code):
                     self._note_fault(document_hash, code, weight)
-                case Marked() as marked:
-                    prompts[document_hash] = marked
-        counts = self.counter.count([marked.messages for marked in prompts.values()])
-        for (document_hash, marked), num_tokens in zip(prompts.items(), counts, strict=True):
+                case Prompt() as prompt:
+                    prompts[document_hash] = prompt
+        counts = self.counter.count([prompt.messages for prompt in prompts.values()])
+        for (document_hash, prompt), num_tokens in zip(prompts.items(), counts, strict=True):
+            max_tokens = spec.max_tokens_of(prompt.sampling)
+            room = None if self.context_tokens is None else self.context_tokens - max_tokens
             if num_tokens is None:
                 self._note_fault(document_hash, FailureCode.ENGINE_REJECTED, weight)
-            elif self.room is not None and num_tokens > self.room:
+            elif room is not None and num_tokens > room:
                 self.too_long.add(num_tokens, weight)
-                if self._has_room_for_rest(marked, self.room):
-                    self.tokens.add(self.room, weight)
+                if self._has_room_for_rest(prompt, room):
+                    self.tokens.add(room, weight)
+                    self._expect_answer(prompt, weight)
                 else:
                     self.num_unfit += weight
                     self.failing[document_hash] = weight
             else:
                 self.tokens.add(num_tokens, weight)
-                self.texts.append("\0".join(message.content for message in marked.messages))
+                self._expect_answer(prompt, weight)
+                self.texts.append("\0".join(message.content for message in prompt.messages))
         self.num_counted += len(documents)
         self.emit(Counting(self.num_sampled, self.num_counted))
 
-    def _has_room_for_rest(self, marked: Marked, room: int) -> bool:
+    def _expect_answer(self, prompt: Prompt, weight: float) -> None:
+        spec = self.plan.engine_spec
+        num_tokens = spec.max_tokens_of(prompt.sampling) * spec.num_answers_of(prompt.sampling)
+        self.output_at_most += weight * num_tokens
+
+    def _has_room_for_rest(self, prompt: Prompt, room: int) -> bool:
         """Whether cutting the document's text is enough."""
-        if self.policy is Overlong.FAIL or not marked.spans:
+        if self.policy is Overlong.FAIL or not prompt.spans:
             return False
-        (num_tokens,) = self.counter.count([cap_spans(marked.messages, marked.spans, 0, self.policy)])
+        (num_tokens,) = self.counter.count([cap_spans(prompt.messages, prompt.spans, 0, self.policy)])
         return num_tokens is not None and num_tokens <= room
 
     def _note_fault(self, document_hash: bytes, code: FailureCode, weight: float) -> None:
@@ -198,7 +210,7 @@ def _describe(
             "cut": round(prompts.num_cut),
             "is_exact": prompts.counter.is_exact and context.is_certain and prompts.is_long_complete,
         },
-        "tokens": _describe_tokens(plan, prompts, estimate, context),
+        "tokens": _describe_tokens(prompts, estimate, context),
         "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
         "time": _describe_time(estimate),
     }
@@ -226,7 +238,7 @@ def _expect_failures(prompts: _Prompts, context: Context, num_unreadable: int) -
     return {code: (count, is_known) for code, (count, is_known) in found.items() if count}
 
 
-def _describe_tokens(plan: RunPlan, prompts: _Prompts, estimate: Estimate, context: Context) -> Mapping[str, JsonValue]:
+def _describe_tokens(prompts: _Prompts, estimate: Estimate, context: Context) -> Mapping[str, JsonValue]:
     tokens = prompts.tokens
     p50, p95, p99 = tokens.percentiles((0.5, 0.95, 0.99))
     return {
@@ -237,7 +249,7 @@ def _describe_tokens(plan: RunPlan, prompts: _Prompts, estimate: Estimate, conte
         and context.is_certain
         and prompts.num_cut == 0,  # a cut leaves a token or two of the room
         "prompt": round(tokens.total),
-        "output_at_most": round(tokens.weight) * plan.job.spec.max_tokens,
+        "output_at_most": round(prompts.output_at_most),
         "output_expected": None if estimate.output_tokens is None else round(estimate.output_tokens),
         "max_context_tokens": context.tokens,
         "max_context_tokens_from": context.origin.value,

@@ -55,7 +55,7 @@ class Ledger(EngineCounts):
     """Of an engine; expected, until one is ready."""
     num_replicas: int = 1
     max_tokens: int | None = None
-    """The most output tokens of one answer."""
+    """The most output tokens of one document."""
     started_s: float = field(default_factory=time.monotonic)
     num_shards: int = 0
     num_read: int = 0

@@ -92,7 +92,8 @@ class Run:
         self._limits = plan.job.spec.limits
         input_size_bytes = sum(file.size_bytes for file in plan.files)
         max_concurrency = plan.engine_spec.expected_concurrency
-        self._ledger = Ledger(input_size_bytes, max_concurrency, len(engines.engines), plan.job.spec.max_tokens)
+        max_tokens = plan.job.spec.max_tokens * plan.job.spec.sampling.num_answers
+        self._ledger = Ledger(input_size_bytes, max_concurrency, len(engines.engines), max_tokens)
         self._fleet = Fleet(
             engines,
             plan.job.spec.model.path,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from bulkinfer.engines.adapters import check_rank_limit, read_adapters
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.engines.reserve import Reserve
@@ -55,9 +56,12 @@ def plan_run(job: Job) -> RunPlan:
     """Check what can be checked without the model. Raises JobError and InputError."""
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
+    adapters = read_adapters(job.adapters, job.model)
+    check_rank_limit(adapters, job.spec.engine.vllm)
+    digests = {adapter.name: adapter.digest for adapter in adapters}
     files = find_input(job)
     check_fields(job, template, files)
-    return RunPlan(job, template, fingerprint_task(job.spec, model), tuple(files))
+    return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files))
 
 
 def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]) -> None:
@@ -68,12 +72,25 @@ def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]
         known |= open_source(file, frozenset(), None).read_field_names()
     if not known:  # nothing to judge by: every row of the probe is unreadable, or there is none
         return
+    for key, column in _list_columns(job):
+        if column not in known and not _is_in_rows(column, probed):
+            raise JobError(_describe_missing(job, f"{key} is", column, known, probed))
     missing = _first_missing_field(template, known)
     if missing and not _is_in_rows(missing, probed):
         raise JobError(_describe_missing(job, "the prompt prints", missing, known, probed))
     id_field = job.spec.input.id
     if id_field is not None and id_field not in known and not _is_in_rows(id_field, probed):
         raise JobError(_describe_missing(job, "input.id is", id_field, known, probed))
+
+
+def _list_columns(job: Job) -> list[tuple[str, str]]:
+    """Keys of the job that name a field outside of templates, and the field."""
+    prompt, sampling = job.spec.prompt, job.spec.sampling
+    named = [] if prompt.messages is None else [("prompt.messages", prompt.messages)]
+    if job.spec.model.adapter_column is not None:
+        named.append(("model.adapter_column", job.spec.model.adapter_column))
+    by_parameter = {} if sampling.columns is None else sampling.columns.to_fields()
+    return named + [(f"sampling.columns.{name}", field) for name, field in by_parameter.items()]
 
 
 def _first_missing_field(template: PromptTemplate, known: set[str]) -> str | None:

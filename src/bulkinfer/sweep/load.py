@@ -49,7 +49,9 @@ class LoadRequest:
     @property
     def num_tokens(self) -> int:
         """What it may come to hold of the KV cache, on the careful side."""
-        return -(-self.request.num_chars // _CHARS_PER_TOKEN) + (self.request.max_tokens or 0)
+        max_tokens = self.request.sampling["max_tokens"]
+        assert isinstance(max_tokens, int)
+        return -(-self.request.num_chars // _CHARS_PER_TOKEN) + max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Load:
     low: frozenset[Kind] = frozenset()
     lengths: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)
     """Tokens that the answer to each prompt has at most; where there are none, `max_tokens` says."""
+    adapter: str | None = None
+    """The LoRA adapter that answers all."""
 
     def iter_requests(
         self, mix: Mapping[Kind, float], cancel_share: float, num_users: int, seed: int, point: int
@@ -137,7 +141,8 @@ class Load:
             origin=Origin("sweep", 1, name),
             messages=conversation,
             num_chars=_count_chars(conversation),
-            max_tokens=max_tokens,
+            sampling={"max_tokens": max_tokens},
+            adapter=self.adapter,
             priority=LOW_PRIORITY if kind in self.low else 0,
         )
 
@@ -162,7 +167,7 @@ def read_load(
     of_kind = {Kind.SHORT: min(SHORT_MAX_TOKENS, most), Kind.LONG: most} | dict(max_tokens)
     max_chars = (limit - of_kind[Kind.LONG]) * _CHARS_PER_TOKEN if isinstance(limit, int) else None
     prompts, made = sort_kinds(conversations, max_chars)
-    return Load(prompts, of_kind, made, len(rendered), low)
+    return Load(prompts, of_kind, made, len(rendered), low, adapter=job.spec.model.adapter)
 
 
 def sort_kinds(
