@@ -389,8 +389,8 @@ PAST: dict[str, Any] = {
     "num_rows": 12_000,
     "num_answered": 10_400,
     "failed_by_code": {"truncated": 1_500, "unreadable_row": 100},
-    "started_at": "then",
-    "ended_at": "now",
+    "started_at": "2026-01-02 03:04:05.678901+00:00",
+    "ended_at": "2026-01-02 04:00:00+00:00",
     "run_id": "r1",
     "summary": {"error": "1,600 of 12,000 documents failed"},
 }
@@ -404,7 +404,7 @@ PAST: dict[str, Any] = {
             [
                 "tickets: failed, exit code 5",
                 "12,000 input rows, 10,400 answered; failed: 1,500 truncated, 100 unreadable_row",
-                "started then, ended now, run r1",
+                "started 2026-01-02 03:04:05Z, ended 2026-01-02 04:00:00Z, run r1",
                 "error: 1,600 of 12,000 documents failed",
             ],
         ),
@@ -413,7 +413,7 @@ PAST: dict[str, Any] = {
             [
                 "tickets: completed, exit code 0",
                 "12,000 input rows, 10,400 answered",
-                "started then, ended now, run r1",
+                "started 2026-01-02 03:04:05Z, ended 2026-01-02 04:00:00Z, run r1",
             ],
         ),
         (
@@ -421,7 +421,7 @@ PAST: dict[str, Any] = {
             [
                 "tickets: ended without a word (killed, or the machine stopped): run it again to resume",
                 "12,000 input rows, 10,400 answered",
-                "started then, ended ?, run r1",
+                "started 2026-01-02 03:04:05Z, ended ?, run r1",
             ],
         ),
     ],

@@ -71,11 +71,12 @@ def describe_run(past: Mapping[str, Any]) -> list[str]:
     ended = past["status"] or "ended without a word (killed, or the machine stopped): run it again to resume"
     failed = ", ".join(f"{count:,} {code}" for code, count in past["failed_by_code"].items())
     error = (past["summary"] or {}).get("error")
+    begin, end = _tell_time(past["started_at"]), _tell_time(past["ended_at"] or "?")
     return [
         f"{past['name']}: {ended}" + (f", exit code {past['exit_code']}" if past["exit_code"] is not None else ""),
         f"  {past['num_rows']:,} input rows, {past['num_answered']:,} answered"
         + (f"; failed: {failed}" if failed else ""),
-        f"  started {past['started_at']}, ended {past['ended_at'] or '?'}, run {past['run_id']}",
+        f"  started {begin}, ended {end}, run {past['run_id']}",
         *([f"  error: {error}"] if error else []),
     ]
 
@@ -90,5 +91,10 @@ def _doubt(status: Mapping[str, Any]) -> str:
 
 
 def _since(status: Mapping[str, Any]) -> str:
-    committed = re.sub(r"\.\d+\+00:00$", "Z", str(status.get("updated_at", "")))
+    committed = _tell_time(status.get("updated_at", ""))
     return f"{format_s(status['elapsed_s'])} so far" + (f"; last commit {committed}" if committed else "")
+
+
+def _tell_time(moment: object) -> str:
+    """To the second; all of ours are in UTC."""
+    return re.sub(r"(\.\d+)?\+00:00$", "Z", str(moment))
