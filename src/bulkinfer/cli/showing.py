@@ -25,7 +25,7 @@ from bulkinfer.cli.app import (
     refuse_nan,
     resolve_target,
 )
-from bulkinfer.records import RunStatus
+from bulkinfer.records import ExportFormat, RunStatus
 from bulkinfer.streams import number_names, print_json
 
 
@@ -153,18 +153,40 @@ def query(
 @app.command(epilog="Example: bulkinfer export jobs/summarize.yaml --to answers.parquet")
 def export(
     job: JobArgument,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="Parquet, JSONL or CSV, by the ending.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to",
+            metavar="FILE",
+            help="The ending says the format; - for standard output, with --format jsonl or csv.",
+        ),
+    ],
+    format: Annotated[  # noqa: A002  # the flag's name
+        ExportFormat | None, typer.Option(help="The format, whatever the ending says.", show_default=False)
+    ] = None,
+    columns: Annotated[
+        list[str],
+        typer.Option("--columns", metavar="NAME,...", help="Only these columns, of the input and of the answers."),
+    ] = [],  # noqa: B006  # Typer reads the default, nobody changes it
+    only_answered: Annotated[bool, typer.Option("--only-answered", help="Leave out rows without an answer.")] = False,
     timeout: TimeoutOption = 30,
 ) -> None:
-    """Write every input row, in input order, with its answer or with why it has none."""
-    from bulkinfer.display import print_lines
-    from bulkinfer.job import load_job
-    from bulkinfer.store import export_answers, open_reader
+    """Write every input row, in input order, with all its columns and its answer, or with why it has none.
 
+    FILE ends with .parquet, .arrow (or .feather), .csv, .jsonl (or .jsonl.gz), or with .openai.jsonl for the output and
+    error files of OpenAI's batch API.
+    """
+    from bulkinfer.display import print_lines
+    from bulkinfer.export import ExportOptions, export_job, parse_target
+    from bulkinfer.job import load_job
+    from bulkinfer.store import open_reader
+
+    target = parse_target(to, format)
+    names = tuple(name for text in columns for name in text.split(",")) or None
     loaded = load_job(job)
     with open_reader(loaded.database_path, timeout) as reader:
-        num_rows = export_answers(reader, loaded.spec.name, to)
-    print_lines([f"{num_rows:,} rows written to {to}"])
+        exported = export_job(reader, loaded, target, ExportOptions(names, only_answered))
+    print_lines([*exported.notes, exported.describe(target)])
 
 
 @app.command(epilog="Example: bulkinfer report jobs/summarize.yaml --to report.html")

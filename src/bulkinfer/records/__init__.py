@@ -15,6 +15,7 @@ from bulkinfer.records.documents import (
     WantedRows,
 )
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
+from bulkinfer.records.exports import ExportFormat
 from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, Packing, Selection
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, Result
 from bulkinfer.records.requests import (
@@ -42,6 +43,7 @@ __all__ = [
     "EngineEvent",
     "EngineReady",
     "EngineStats",
+    "ExportFormat",
     "Failure",
     "FailureCode",
     "FileFormat",

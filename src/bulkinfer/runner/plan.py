@@ -35,8 +35,8 @@ class RunPlan:
 
     @property
     def layout(self) -> str:
-        """What besides the file decides the lines of `documents`: the fields that are hashed and the one that names."""
-        return orjson.dumps([sorted(self.template.fields), self.job.spec.input.id]).decode()
+        """See `describe_layout`."""
+        return describe_layout(self.job, self.template)
 
     @property
     def engine_spec(self) -> EngineSpec:
@@ -62,6 +62,11 @@ def plan_run(job: Job) -> RunPlan:
     files = find_input(job)
     check_fields(job, template, files)
     return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files))
+
+
+def describe_layout(job: Job, template: PromptTemplate) -> str:
+    """What besides the file decides the lines of `documents`: the fields that are hashed and the one that names."""
+    return orjson.dumps([sorted(template.fields), job.spec.input.id]).decode()
 
 
 def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]) -> None:

@@ -7,6 +7,22 @@ from bulkinfer.sources.base import Source
 from bulkinfer.sources.describing import Column, describe_columns
 from bulkinfer.sources.files import find_source_files
 from bulkinfer.sources.finding import find_input
+from bulkinfer.sources.json_columns import has_json_values, to_texts
 from bulkinfer.sources.opening import open_source
+from bulkinfer.sources.originals import Originals, Shape, find_shape, open_originals, write_lines
 
-__all__ = ["Column", "Source", "describe_columns", "find_input", "find_source_files", "open_source"]
+__all__ = [
+    "Column",
+    "Originals",
+    "Shape",
+    "Source",
+    "describe_columns",
+    "find_input",
+    "find_shape",
+    "find_source_files",
+    "has_json_values",
+    "open_originals",
+    "open_source",
+    "to_texts",
+    "write_lines",
+]

@@ -64,6 +64,12 @@ class ArrowSource:
         return self._columns.all_names
 
     @contextmanager
+    def open_table(self) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+        """Schema and batches with all columns; a row that holds a value that is not valid is null. Raises InputError."""
+        with self._open(open_raw(self._file)) as (schema, batches):
+            yield schema, map(_drop_invalid, self._iter_batches(batches))
+
+    @contextmanager
     def _open(self, raw: CountingFile, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
         with _BoundedReader(raw, _BUFFER_BYTES) as stream:
             stream.num_bytes = self._file.size_bytes
@@ -158,6 +164,14 @@ def _is_valid(rows: pa.RecordBatch) -> bool:
     except pa.ArrowException:
         return False
     return True
+
+
+def _drop_invalid(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if _is_valid(batch):
+        return batch
+    empty = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in batch.schema], schema=batch.schema)
+    rows = (batch.slice(index, 1) for index in range(batch.num_rows))
+    return pa.concat_batches([row if _is_valid(row) else empty for row in rows])
 
 
 def _iter_batches(reader: Any) -> Iterator[pa.RecordBatch]:  # noqa: ANN401 - as above

@@ -51,6 +51,13 @@ class JsonlSource:
                 yield self._read_row(line)
         check_unchanged(self._file)
 
+    def iter_lines(self) -> Generator[tuple[int, bytes], None, None]:
+        """Number and content of each line that is not blank; nothing of one that is too long. Raises InputError."""
+        with closing(self._iter_lines(open_raw(self._file))) as lines:
+            for line in lines:
+                yield line.number, line.content
+        check_unchanged(self._file)
+
     def bytes_read(self) -> int:
         """Bytes of the file as it lies on disk, packed if it is; see `Source`."""
         return 0 if self._raw is None else min(self._raw.num_bytes_read, self._file.size_bytes)
@@ -176,6 +183,17 @@ def _strip_end(raw: bytes) -> bytes:
 
 def _digest(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()[:16]
+
+
+def read_object(content: bytes) -> dict[str, Any] | None:
+    """All of one line, exactly; None if it is not one JSON object."""
+    try:
+        row = orjson.loads(content)
+        if type(row) is dict and _LONG_INTEGER.search(content):
+            row = json.loads(content)
+    except (orjson.JSONDecodeError, RecursionError):
+        return None
+    return row if type(row) is dict else None
 
 
 def _read_keys(line: _Line) -> frozenset[str]:

@@ -28,7 +28,7 @@ class ParquetSource:
         """Read the schema. Raises InputError when the file is not Parquet, or a needed column cannot be read."""
         self._file = file
         self._num_rows_read = 0
-        with self._open() as parquet:
+        with self.open_table() as parquet:
             self._columns = Columns(file, parquet.schema_arrow, fields, id_field)
             self._num_rows: int = parquet.metadata.num_rows
 
@@ -39,7 +39,7 @@ class ParquetSource:
         """
         self._num_rows_read = 0
         numbers = Wanted(wanted)
-        with self._open() as parquet:
+        with self.open_table() as parquet:
             for index in range(parquet.metadata.num_row_groups):
                 last_row = self._num_rows_read + parquet.metadata.row_group(index).num_rows
                 batches = self._iter_batches(parquet, index)
@@ -57,7 +57,8 @@ class ParquetSource:
         return self._columns.all_names
 
     @contextmanager
-    def _open(self) -> Iterator[pq.ParquetFile]:
+    def open_table(self) -> Iterator[pq.ParquetFile]:
+        """The file as Arrow's reader sees it. Raises InputError when it is not Parquet, or not as it was found."""
         check_unchanged(self._file)
         # Opened here and not by Arrow, which takes no name that is not UTF-8.
         try:

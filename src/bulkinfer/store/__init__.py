@@ -1,6 +1,20 @@
 """The store: one DuckDB file, one writer thread, append-only; and everything that reads it."""
 
-from bulkinfer.store.export import export_answers
+from bulkinfer.store.answers import (
+    BATCH_ROWS,
+    KEYS,
+    LINE,
+    STATUS,
+    AnyReader,
+    Form,
+    ListedRun,
+    ListedScan,
+    RowStatus,
+    find_answers,
+    is_listed_as,
+    iter_listed,
+    read_listed_run,
+)
 from bulkinfer.store.histograms import Histogram
 from bulkinfer.store.history import PastRun, read_answer_lengths, read_past_runs
 from bulkinfer.store.listed import find_listed
@@ -32,11 +46,19 @@ from bulkinfer.store.tally import KindCount, RowKind, Tally, open_tally
 from bulkinfer.store.writer import Store
 
 __all__ = [
+    "BATCH_ROWS",
+    "KEYS",
+    "LINE",
+    "STATUS",
+    "AnyReader",
     "CommitLimits",
     "DocumentCounts",
+    "Form",
     "Histogram",
     "Holder",
     "KindCount",
+    "ListedRun",
+    "ListedScan",
     "LongSilence",
     "Moment",
     "OpenFailure",
@@ -48,6 +70,7 @@ __all__ = [
     "RepairOutcome",
     "Reports",
     "RowKind",
+    "RowStatus",
     "RunDetails",
     "RunIdentity",
     "RunRecord",
@@ -59,17 +82,20 @@ __all__ = [
     "TaskRecord",
     "Totals",
     "engine_log_path",
-    "export_answers",
+    "find_answers",
     "find_listed",
     "find_runs",
     "has_remains",
     "is_database",
+    "is_listed_as",
+    "iter_listed",
     "open_reader",
     "open_reader_if_any",
     "open_tally",
     "read_answer_lengths",
     "read_details",
     "read_holder",
+    "read_listed_run",
     "read_past_runs",
     "read_spread",
     "read_standing",

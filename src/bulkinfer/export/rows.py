@@ -1,0 +1,193 @@
+"""The rows of a job's input, in order, each with what it ended with.
+
+A file that is as the run saw it is matched by row numbers, as a run does that resumes. Any other is read again, and its
+rows are matched by what they hold: an answer never gets to a row that it was not made for.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from itertools import count, groupby, islice
+from uuid import UUID
+
+import orjson
+import pyarrow as pa
+
+from bulkinfer.errors import JobError
+from bulkinfer.export.inputs import JobInput
+from bulkinfer.fingerprint import hash_document
+from bulkinfer.records import Document, SourceFile, UnreadableRow
+from bulkinfer.store import (
+    BATCH_ROWS,
+    LINE,
+    STATUS,
+    AnyReader,
+    Form,
+    ListedRun,
+    ListedScan,
+    RowStatus,
+    find_answers,
+    is_listed_as,
+    iter_listed,
+)
+
+
+class Match(Enum):
+    """How the rows of a file get what they ended with."""
+
+    BY_ROW = auto()
+    BY_CONTENT = auto()
+    WITHOUT_FILE = auto()
+    """The file is gone: only what the run has listed of it is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file of the input."""
+
+    name: str
+    match: Match
+    file: SourceFile | None
+    scan: ListedScan | None
+    note: str | None = None
+    """What people should know of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some rows of one file."""
+
+    part: Part
+    rows: Sequence[int]
+    answers: pa.Table
+    """A line for each of them: `document_id`, `document_hash`, and the columns of the form."""
+
+
+def match_files(run: ListedRun, found: JobInput) -> list[Part]:
+    """Decide for each file of the input, and for each that the run has read and is gone. Raises JobError."""
+    scans = {scan.source: scan for scan in run.scans}
+    parts = [_match_file(file, scans.pop(file.name, None), found) for file in found.files]
+    gone = [
+        Part(
+            scan.source,
+            Match.WITHOUT_FILE,
+            None,
+            scan,
+            f"{scan.source}: is not there any more: its rows come without columns of their own",
+        )
+        for scan in scans.values()
+    ]
+    return parts + gone
+
+
+def iter_stretches(
+    reader: AnyReader, run: ListedRun, parts: Sequence[Part], found: JobInput, form: Form
+) -> Iterator[Stretch]:
+    """All rows. Raises InputError as sources do, StoreError when the database cannot be read."""
+    for is_by_content, group in groupby(parts, lambda part: part.match is Match.BY_CONTENT):
+        if is_by_content:
+            for part in group:
+                yield from _iter_by_content(reader, run, part, found, form)
+        else:
+            yield from _iter_by_row(reader, run, list(group), found, form)
+
+
+def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> Part:
+    if scan is None:
+        note = f"{file.name}: the newest run has not read it: its rows were looked up by content"
+        return Part(file.name, Match.BY_CONTENT, file, None, note)
+    if is_listed_as(scan, file):
+        return Part(file.name, Match.BY_ROW, file, scan)
+    if scan.layout != found.layout:
+        raise JobError(
+            f"{file.name}: it changed since it was read, and so did the fields that the job's prompt uses, so its rows "
+            "cannot be told apart; run the job first"
+        )
+    has_changed = scan.identity[2:] != (file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+    changed = f"{file.name}: it changed since the run read it: its rows were matched by content"
+    return Part(file.name, Match.BY_CONTENT, file, scan, changed if has_changed else None)
+
+
+def _iter_by_row(
+    reader: AnyReader, run: ListedRun, parts: Sequence[Part], found: JobInput, form: Form
+) -> Iterator[Stretch]:
+    """What the run has listed, then what it has not come to."""
+    scans = [part.scan for part in parts if part.scan is not None]
+    listed = _split_by_scan(iter_listed(reader, run, scans, form))
+    waiting = next(listed, None)
+    for number, part in enumerate(parts, start=1):
+        last_row = 0
+        while waiting is not None and waiting[0] == number:
+            rows = waiting[1].column("row").to_pylist()
+            last_row = rows[-1]
+            yield Stretch(part, rows, waiting[1])
+            waiting = next(listed, None)
+        if part.file is not None and part.scan is not None:
+            yield from _iter_behind(run, part, found, form, last_row)
+
+
+def _iter_behind(run: ListedRun, part: Part, found: JobInput, form: Form, last_row: int) -> Iterator[Stretch]:
+    """Rows of a file that the run has not read to its end."""
+    assert part.file is not None
+    if part.scan is not None and part.scan.is_complete:
+        return
+    source = found.open(part.file, frozenset())
+    rows = source.iter_rows(count(last_row + 1))
+    while some := list(islice(rows, BATCH_ROWS)):
+        numbers = [row.origin.row for row in some]
+        yield Stretch(part, numbers, _make_pending(run, some, form))
+
+
+def _iter_by_content(reader: AnyReader, run: ListedRun, part: Part, found: JobInput, form: Form) -> Iterator[Stretch]:
+    assert part.file is not None
+    rows = found.open(part.file, found.fields).iter_rows()
+    while some := list(islice(rows, BATCH_ROWS)):
+        hashes = [_hash(row) for row in some]
+        answers = find_answers(reader, run, hashes, form)
+        places = {text: place for place, text in enumerate(answers.column("document_hash").to_pylist())}
+        texts = [str(UUID(bytes=digest)) for digest in hashes]
+        taken = answers.take(pa.array([places[text] for text in texts], pa.int64()))
+        yield Stretch(part, [row.origin.row for row in some], _replace_ids(taken, some))
+
+
+def _hash(row: Document | UnreadableRow) -> bytes:
+    return hash_document(row.fields) if isinstance(row, Document) else row.digest
+
+
+def _replace_ids(answers: pa.Table, rows: Sequence[Document | UnreadableRow]) -> pa.Table:
+    """The id may be another where the content is the same."""
+    ids = pa.array([row.origin.document_id for row in rows], pa.string())
+    return answers.set_column(answers.schema.get_field_index("document_id"), "document_id", ids)
+
+
+def _make_pending(run: ListedRun, rows: Sequence[Document | UnreadableRow], form: Form) -> pa.Table:
+    """Lines for rows without an outcome."""
+    columns: dict[str, pa.Array] = {
+        "document_id": pa.array([row.origin.document_id for row in rows], pa.string()),
+        "document_hash": pa.nulls(len(rows), pa.string()),
+    }
+    for name in form.columns:
+        columns[name] = pa.nulls(len(rows), pa.string() if name == LINE else run.type_of(name))
+    columns[STATUS] = pa.array([RowStatus.PENDING.value] * len(rows), pa.string())
+    if form.names is not None:
+        columns[LINE] = pa.array([_pending_line(form)] * len(rows), pa.string())
+    return pa.table(columns)
+
+
+def _pending_line(form: Form) -> str:
+    values: Mapping[str, str | None] = {
+        name: RowStatus.PENDING.value if field == STATUS else None
+        for name, field in zip(form.names or (), form.fields, strict=True)
+    }
+    return orjson.dumps(values).decode()
+
+
+def _split_by_scan(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of one scan at a time, with its number."""
+    for batch in batches:
+        scans = batch.column("scan").to_numpy()
+        start = 0
+        while start < len(scans):
+            end = int(scans.searchsorted(scans[start], side="right"))
+            yield int(scans[start]), pa.Table.from_batches([batch.slice(start, end - start)])
+            start = end

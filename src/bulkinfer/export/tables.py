@@ -1,0 +1,107 @@
+"""Exports that are tables: Parquet, Arrow and CSV."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Protocol
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.ipc
+import pyarrow.parquet
+
+from bulkinfer.export.columns import Columns, as_text_or_nothing, fit
+from bulkinfer.export.rows import Stretch
+from bulkinfer.records import ExportFormat
+from bulkinfer.sources import Originals
+
+
+class _ArrowWriter(Protocol):
+    """What Arrow's writers of Parquet, CSV and its own file have in common; they have no types."""
+
+    def write_table(self, table: pa.Table) -> None:
+        """Write one table."""
+
+
+class TableWriter:
+    """Writes stretches as tables of one schema."""
+
+    def __init__(self, columns: Columns, writer: _ArrowWriter) -> None:
+        self._columns = columns
+        self._writer = writer
+
+    def write(self, stretch: Stretch, originals: Originals | None) -> None:
+        """Write one stretch. Raises InputError when its rows cannot be read any more."""
+        self._writer.write_table(make_table(self._columns, stretch, originals))
+
+
+def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) -> pa.Table:
+    """The rows of a stretch with all columns of the export."""
+    num_rows = len(stretch.rows)
+    own = None if originals is None else originals.take(stretch.rows)
+    arrays = []
+    for field in columns.originals:
+        if own is None or field.name not in own.schema.names:
+            arrays.append(pa.nulls(num_rows, field.type))
+        else:
+            arrays.append(fit(own.column(field.name).combine_chunks(), field.type))
+    for (_, name), kind in zip(columns.answers, columns.types, strict=True):
+        match name:
+            case "source":
+                arrays.append(pa.array([stretch.part.name] * num_rows, pa.string()))
+            case "row":
+                arrays.append(pa.array(stretch.rows, pa.int64()))
+            case _:
+                arrays.append(fit(stretch.answers.column(name).combine_chunks(), kind))
+    return pa.Table.from_arrays(arrays, schema=columns.schema)
+
+
+@contextmanager
+def open_table_writer(export_format: ExportFormat, columns: Columns, stream: IO[bytes]) -> Iterator[TableWriter]:
+    """A writer of one of the three."""
+    schema = columns.schema
+    match export_format:
+        case ExportFormat.PARQUET:
+            writer = pyarrow.parquet.ParquetWriter(stream, schema, compression="zstd")
+        case ExportFormat.ARROW:
+            options = pyarrow.ipc.IpcWriteOptions(compression="lz4")  # as Feather has it
+            writer = pyarrow.ipc.new_file(stream, schema, options=options)
+        case _:
+            writer = pyarrow.csv.CSVWriter(stream, schema)
+    with writer:
+        yield TableWriter(columns, writer)
+
+
+def choose_table_type(export_format: ExportFormat, kind: pa.DataType) -> pa.DataType | None:
+    """What a column of this type is written as; None where it cannot be written at all."""
+    match export_format:
+        case ExportFormat.PARQUET:
+            is_known = _is_parquet(kind)
+        case ExportFormat.ARROW:
+            is_known = True
+        case _:
+            is_known = _is_csv(kind)
+    return kind if is_known else as_text_or_nothing(kind)
+
+
+def _is_parquet(kind: pa.DataType) -> bool:
+    """Whether Parquet has such a type: asked of its writer, which alone knows."""
+    try:
+        pyarrow.parquet.ParquetWriter(pa.BufferOutputStream(), pa.schema([("x", kind)])).close()
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def _is_csv(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_date32(kind)
+        or (types.is_timestamp(kind) and kind.tz in {None, "UTC"})
+        or types.is_null(kind)
+    )

@@ -1,0 +1,396 @@
+"""Every input row once, in input order, with all its columns and what it ended with; the file is whole or not there."""
+
+import csv
+import gzip
+import os
+from collections.abc import Sequence
+from datetime import date
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from bulkinfer.errors import JobError
+from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
+from bulkinfer.job import load_job
+from bulkinfer.records import Only
+from bulkinfer.runner import RunOptions
+from bulkinfer.store import open_reader
+from tests.conftest import JobFolder
+
+DOCUMENTS: list[dict[str, Any]] = [
+    {"id": "a", "body": "first", "tags": ["x", "y"], "priority": 2},
+    {"id": "bad", "body": None, "note": 'he said, "no"\nthen left;'},
+    {"id": "b", "body": "first", "priority": 2.5},
+    {"id": "c", "body": "third"},
+]
+ANSWER_COLUMNS = [
+    "document_id",
+    "source",
+    "row",
+    "status",
+    "output",
+    "value",
+    "finish_reason",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "queue_s",
+    "first_token_s",
+    "total_s",
+    "attempts",
+    "completed_at",
+    "failure_code",
+    "failure_message",
+    "details",
+    "document_hash",
+]
+
+
+def export(
+    folder: JobFolder, name: str, columns: tuple[str, ...] | None = None, *, is_only_answered: bool = False
+) -> Exported:
+    """Export the job into a file of its folder."""
+    job = load_job(folder.job_path)
+    with open_reader(job.database_path) as reader:
+        return export_job(reader, job, parse_target(folder.path / name), ExportOptions(columns, is_only_answered))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSONL file."""
+    content = path.read_bytes()
+    return [orjson.loads(line) for line in (gzip.decompress(content) if path.suffix == ".gz" else content).splitlines()]
+
+
+def age(folder: JobFolder) -> None:
+    """Make the input so old that its times prove that it did not change."""
+    for path in [*folder.path.glob("*.jsonl"), *folder.path.glob("*.parquet")]:
+        os.utime(path, ns=(1_700_000_000_123_456_789,) * 2)
+
+
+@pytest.fixture(params=["by row", "by content"])
+def done(folder: JobFolder, request: pytest.FixtureRequest) -> JobFolder:
+    """A job that ran, over a file that is as it was, and over one that was touched since."""
+    folder.write_documents(DOCUMENTS)
+    age(folder)
+    folder.run()
+    if request.param == "by content":
+        os.utime(folder.input)
+    return folder
+
+
+def test_jsonl_has_every_row_with_all_its_columns(done: JobFolder) -> None:
+    exported = export(done, "out.jsonl")
+    assert (exported.num_rows, dict(exported.by_status)) == (4, {"answered": 3, "failed": 1})
+    rows = read_lines(done.path / "out.jsonl")
+    assert [{key: row[key] for key in DOCUMENTS[n]} for n, row in enumerate(rows)] == DOCUMENTS
+    assert [list(row) for row in rows] == [[*document, *ANSWER_COLUMNS] for document in DOCUMENTS]
+    assert [(row["document_id"], row["row"], row["status"], row["failure_code"]) for row in rows] == [
+        ("a", 1, "answered", None),
+        ("bad", 2, "failed", "missing_field"),
+        ("b", 3, "answered", None),
+        ("c", 4, "answered", None),
+    ]
+    assert rows[0]["output"] == rows[2]["output"] != rows[3]["output"]
+    assert rows[0]["document_hash"] == rows[2]["document_hash"]
+    assert {row["source"] for row in rows} == {"in.jsonl"}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "feather"])
+def test_tables_have_every_row_with_all_its_columns(done: JobFolder, ending: str) -> None:
+    export(done, f"out.{ending}")
+    path = done.path / f"out.{ending}"
+    table = pq.read_table(path) if ending == "parquet" else pa.ipc.open_file(path).read_all()
+    assert table.schema.names == ["id", "body", "tags", "priority", "note", *ANSWER_COLUMNS]
+    assert table.column("tags").to_pylist() == ['["x","y"]', None, None, None]
+    assert table.column("priority").to_pylist() == [2.0, None, 2.5, None]
+    assert table.column("status").to_pylist() == ["answered", "failed", "answered", "answered"]
+    assert table.schema.field("completed_at").type == pa.timestamp("us", "UTC")
+    assert table.column("note").to_pylist()[1] == DOCUMENTS[1]["note"]
+
+
+def test_csv_has_every_row_with_all_its_columns(done: JobFolder) -> None:
+    export(done, "out.csv")
+    with (done.path / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["id"], row["status"], row["priority"], row["tags"]) for row in rows] == [
+        ("a", "answered", "2", '["x","y"]'),
+        ("bad", "failed", "", ""),
+        ("b", "answered", "2.5", ""),
+        ("c", "answered", "", ""),
+    ]
+    assert rows[1]["note"] == DOCUMENTS[1]["note"]
+
+
+def test_packed_lines_are_the_same_lines(done: JobFolder) -> None:
+    export(done, "out.jsonl")
+    export(done, "out.jsonl.gz")
+    assert read_lines(done.path / "out.jsonl.gz") == read_lines(done.path / "out.jsonl")
+
+
+def run_on_parquet(folder: JobFolder, columns: dict[str, Any]) -> None:
+    """Run the job over one Parquet file."""
+    pq.write_table(pa.table(columns), folder.path / "in.parquet", row_group_size=2)
+    age(folder)
+    folder.run(input={"path": "in.parquet", "id": None})
+
+
+TYPED = {
+    "body": pa.array(["x", "y", "z"]),
+    "day": pa.array([date(2026, 1, 2), None, date(2026, 1, 3)]),
+    "price": pa.array([Decimal("1.20"), None, Decimal("3.00")]),
+    "word": pa.array(["red", "blue", "red"]).dictionary_encode(),
+    "parts": pa.array([[1, 2], None, []], pa.list_(pa.int64())),
+    "raw": pa.array([b"text", b"\xff\x00", None]),
+}
+
+
+def test_parquet_keeps_the_types_of_parquet(folder: JobFolder) -> None:
+    run_on_parquet(folder, TYPED)
+    export(folder, "out.parquet")
+    table = pq.read_table(folder.path / "out.parquet")
+    for name in ("day", "price", "parts", "raw"):
+        assert table.column(name).combine_chunks() == TYPED[name], name
+    assert table.column("word").to_pylist() == ["red", "blue", "red"]
+
+
+def test_types_that_a_format_lacks_become_text(folder: JobFolder) -> None:
+    run_on_parquet(folder, TYPED)
+    export(folder, "out.jsonl")
+    export(folder, "out.csv")
+    first, second, _ = read_lines(folder.path / "out.jsonl")
+    assert (first["day"], first["price"], first["parts"], first["raw"]) == ("2026-01-02", "1.20", [1, 2], "text")
+    assert (second["day"], second["parts"], second["raw"]) == (None, None, "/wA=")
+    with (folder.path / "out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["day"], row["price"], row["parts"], row["raw"]) for row in rows] == [
+        ("2026-01-02", "1.20", "[1,2]", "text"),
+        ("", "", "", "/wA="),
+        ("2026-01-03", "3.00", "[]", ""),
+    ]
+
+
+def test_names_that_the_input_has_already_are_told(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "x", "Status": "open", "output": 7, "bulkinfer_output": 8}])
+    folder.run()
+    exported = export(folder, "out.jsonl")
+    [row] = read_lines(folder.path / "out.jsonl")
+    assert (row["Status"], row["output"], row["bulkinfer_output"]) == ("open", 7, 8)
+    assert row["bulkinfer_status"] == "answered"
+    assert isinstance(row["bulkinfer_bulkinfer_output"], str)
+    assert exported.notes == [
+        "the input has a column status: the answers' is called bulkinfer_status",
+        "the input has a column output: the answers' is called bulkinfer_bulkinfer_output",
+    ]
+
+
+def test_only_what_is_wanted(done: JobFolder) -> None:
+    exported = export(done, "out.jsonl", columns=("body", "output", "row"), is_only_answered=True)
+    assert exported.num_rows == 3
+    rows = read_lines(done.path / "out.jsonl")
+    assert [list(row) for row in rows] == [["body", "row", "output"]] * 3
+    assert [row["row"] for row in rows] == [1, 3, 4]
+    export(done, "out.parquet", columns=("body", "output", "row"), is_only_answered=True)
+    assert pq.read_table(done.path / "out.parquet").to_pylist() == rows
+    export(done, "answers.jsonl", columns=("output",))
+    assert [list(row) for row in read_lines(done.path / "answers.jsonl")] == [["output"]] * 4
+
+
+def test_an_unknown_column_is_the_users_error(done: JobFolder) -> None:
+    with pytest.raises(JobError, match="--columns ouput: there is no such column; did you mean output"):
+        export(done, "out.jsonl", columns=("ouput",))
+
+
+def test_rows_that_no_run_has_come_to_are_pending(folder: JobFolder) -> None:
+    folder.write_documents([{"id": str(number), "body": f"text {number}"} for number in range(30)])
+    age(folder)
+    folder.run(RunOptions(limit=10))
+    for name in ("out.jsonl", "out.parquet"):
+        assert dict(export(folder, name).by_status) == {"answered": 10, "pending": 20}
+    rows = read_lines(folder.path / "out.jsonl")
+    assert [row["row"] for row in rows] == list(range(1, 31))
+    assert (rows[20]["id"], rows[20]["document_id"], rows[20]["output"]) == ("20", "20", None)
+    assert list(rows[20]) == list(rows[0])
+    assert [row["status"] for row in pq.read_table(folder.path / "out.parquet").to_pylist()] == [
+        row["status"] for row in rows
+    ]
+
+
+def test_a_file_that_changed_gets_its_answers_by_content(folder: JobFolder) -> None:
+    documents = [{"id": str(number), "body": f"text {number}"} for number in range(5)]
+    folder.write_documents(documents)
+    folder.run()
+    export(folder, "before.jsonl")
+    outputs = {row["body"]: row["output"] for row in read_lines(folder.path / "before.jsonl")}
+    new = {"id": "new", "body": "new"}
+    folder.write_documents([new, *reversed(documents[1:]), {"id": "0", "body": "edited"}])
+    exported = export(folder, "after.jsonl")
+    assert "in.jsonl: it changed since the run read it" in exported.notes[0]
+    rows = read_lines(folder.path / "after.jsonl")
+    assert [row["body"] for row in rows] == ["new", "text 4", "text 3", "text 2", "text 1", "edited"]
+    assert [row["output"] for row in rows] == [outputs.get(row["body"]) for row in rows]
+    assert [row["status"] for row in rows] == ["pending", *["answered"] * 4, "pending"]
+
+
+def test_a_file_that_changed_with_the_prompt_is_refused(folder: JobFolder) -> None:
+    folder.write_documents(DOCUMENTS)
+    folder.run()
+    os.utime(folder.input)
+    folder.write_job(prompt={"user": "{{ id }}"})
+    with pytest.raises(JobError, match="run the job first"):
+        export(folder, "out.jsonl")
+    assert not (folder.path / "out.jsonl").exists()
+
+
+def test_files_that_came_and_went_are_told(folder: JobFolder) -> None:
+    folder.spec["input"]["path"] = ["*.jsonl"]
+    folder.write_documents([{"id": "a", "body": "x"}], "a.jsonl")
+    folder.write_documents([{"id": "b", "body": "y"}], "b.jsonl")
+    folder.run()
+    (folder.path / "a.jsonl").unlink()
+    folder.write_documents([{"id": "c", "body": "z"}], "c.jsonl")
+    exported = export(folder, "out.parquet")
+    assert [(row["id"], row["document_id"], row["source"], row["status"]) for row in read_rows(folder)] == [
+        ("b", "b", "b.jsonl", "answered"),
+        ("c", "c", "c.jsonl", "pending"),
+        (None, "a", "a.jsonl", "answered"),
+    ]
+    assert [note.partition(":")[0] for note in exported.notes] == ["c.jsonl", "a.jsonl"]
+
+
+def read_rows(folder: JobFolder) -> list[dict[str, Any]]:
+    """The rows of out.parquet."""
+    rows: list[dict[str, Any]] = pq.read_table(folder.path / "out.parquet").to_pylist()
+    return rows
+
+
+def test_answers_outlive_their_input(done: JobFolder) -> None:
+    done.input.unlink()
+    exported = export(done, "out.parquet")
+    assert [(row["document_id"], row["status"]) for row in read_rows(done)] == [
+        ("a", "answered"),
+        ("bad", "failed"),
+        ("b", "answered"),
+        ("c", "answered"),
+    ]
+    assert "does not exist" in exported.notes[0]
+
+
+def test_files_of_several_formats_have_common_columns(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "x", "size": "large", "number": 1}], "a.jsonl")
+    pq.write_table(pa.table({"body": ["y"], "size": [7], "number": [2.5]}), folder.path / "b.parquet")
+    folder.run(input={"path": ["a.jsonl", "b.parquet"], "id": None})
+    export(folder, "out.parquet")
+    assert [(row["id"], row["size"], row["number"]) for row in read_rows(folder)] == [
+        ("a", "large", 1.0),
+        (None, "7", 2.5),
+    ]
+    export(folder, "out.jsonl")
+    assert [row["size"] for row in read_lines(folder.path / "out.jsonl")] == ["large", 7]
+
+
+def test_lines_that_are_broken_or_blank_keep_their_place(folder: JobFolder) -> None:
+    huge = 10**30
+    lines = [b'{"id": "a", "body": "x", "n": %d}' % huge, b"", b"broken", b"[1]", b"{ }", b'{"id": "b", "body": "y"}']
+    folder.input.write_bytes(b"\r\n".join(lines) + b"\r\n")
+    folder.run(limits={"max_failures": "100%"})
+    export(folder, "out.jsonl")
+    rows = read_lines(folder.path / "out.jsonl")
+    assert [(row["row"], row["status"], row["failure_code"], row.get("id")) for row in rows] == [
+        (1, "answered", None, "a"),
+        (3, "failed", "unreadable_row", None),
+        (4, "failed", "unreadable_row", None),
+        (5, "failed", "missing_field", None),
+        (6, "answered", None, "b"),
+    ]
+    assert b'"n": %d' % huge in (folder.path / "out.jsonl").read_bytes()
+    export(folder, "out.parquet")
+    assert [row["n"] for row in read_rows(folder)] == [str(huge), None, None, None, None]
+
+
+@pytest.mark.parametrize("name", ["it's; drop table results; --.csv", 'a"b.jsonl', "übung 東京.parquet", "{a}$b.csv"])
+def test_any_file_name_is_only_a_name(done: JobFolder, name: str) -> None:
+    assert export(done, name).num_rows == 4
+    assert (done.path / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("out.xlsx", "must be .parquet, .jsonl, .jsonl.gz or .csv"),
+        ("out", "must be"),
+        ("out.csv.gz", "must be"),
+        ("missing/out.csv", "No such file or directory"),
+        ("out.duckdb/out.csv", "Not a directory"),
+        ("folder.csv", "Is a directory"),
+    ],
+)
+def test_place_that_cannot_be_written_is_the_users_error(done: JobFolder, path: str, message: str) -> None:
+    (done.path / "folder.csv").mkdir()
+    before = sorted(done.path.iterdir())
+    with pytest.raises(JobError, match=message) as caught:
+        export(done, path)
+    assert str(done.path / path) in str(caught.value)
+    assert sorted(done.path.iterdir()) == before
+
+
+def test_job_without_a_run_is_the_users_error(done: JobFolder) -> None:
+    done.spec["name"] = "other"
+    done.write_job()
+    with pytest.raises(JobError, match="no run of a job named 'other'"):
+        export(done, "out.csv")
+
+
+def test_an_older_export_stays_when_the_input_turns_out_damaged(folder: JobFolder) -> None:
+    run_on_parquet(folder, {"body": [f"text {number}" for number in range(10)]})
+    (folder.path / "out.csv").write_text("older")
+    damaged = (folder.path / "in.parquet").read_bytes()[:-50]
+    (folder.path / "in.parquet").write_bytes(damaged)
+    with pytest.raises(Exception, match="cut off"):
+        export(folder, "out.csv")
+    assert (folder.path / "out.csv").read_text() == "older"
+
+
+def test_empty_input_gives_a_file_without_rows(folder: JobFolder) -> None:
+    folder.write_documents([])
+    folder.run()
+    for ending in ("parquet", "jsonl", "csv", "arrow"):
+        assert export(folder, f"out.{ending}").num_rows == 0
+    assert pq.read_table(folder.path / "out.parquet").schema.names == ANSWER_COLUMNS
+    assert (folder.path / "out.jsonl").read_bytes() == b""
+    assert (folder.path / "out.csv").read_text().count("\n") == 1
+
+
+def test_retried_failure_is_exported_once_with_its_newest_code(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "FAIL"}])
+    for kind, only in (("truncate", Only.NEW), ("reject", Only.FAILED)):
+        simulated = {**folder.spec["engine"]["simulated"], "faults": [{"match": "FAIL", "kind": kind, "times": None}]}
+        folder.run(RunOptions(only=only), engine={"simulated": simulated})
+    assert export(folder, "out.jsonl").num_rows == 1
+    assert read_lines(folder.path / "out.jsonl")[0]["failure_code"] == "engine_rejected"
+
+
+def test_many_rows_are_in_order_across_batches(folder: JobFolder) -> None:
+    num_rows = 45_000
+    documents: Sequence[dict[str, Any]] = [
+        {"id": f"d{number}", "body": f"{number % 20_001}"} for number in range(num_rows)
+    ]
+    folder.write_documents(documents)
+    for is_old in (True, False):
+        if is_old:
+            age(folder)
+            folder.run()
+        else:
+            os.utime(folder.input)
+        export(folder, "out.parquet")
+        table = pq.read_table(folder.path / "out.parquet", columns=["id", "document_id", "row", "body", "output"])
+        assert table.column("id") == table.column("document_id")
+        assert table.column("row").to_pylist() == list(range(1, num_rows + 1))
+        assert (
+            len(set(zip(table.column("body").to_pylist(), table.column("output").to_pylist(), strict=True))) == 20_001
+        )
