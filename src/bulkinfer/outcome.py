@@ -69,7 +69,7 @@ def decide_outcome(
                 return _succeed(request, event, value, max(submitted_at_s - request.queued_at_s, 0.0), now)
             code, message = FailureCode.INVALID_OUTPUT, fault
         case FinishReason.LENGTH:
-            advice = "raise sampling.max_tokens: that is a new task, and asks all again"
+            advice = "`run --only truncated --set sampling.max_tokens=N` asks it again"
             code, message = FailureCode.TRUNCATED, f"{_describe_cut(event)}; {advice}"
         case FinishReason.REPETITION:
             code, message = FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"

@@ -347,6 +347,28 @@ def test_query_only_reads_and_only_the_database(call: Call, done: JobFolder, sql
     assert done.database.read_bytes() == before
 
 
+def test_failures_are_told_by_code_or_row_by_row(call: Call, folder: JobFolder) -> None:
+    broken = [{"id": f"none{number}", "body": None} for number in range(7)]
+    folder.write_documents([*make_documents(20), *broken, {"id": "x", "body": " "}, broken[0]])
+    folder.run()
+    found = json.loads(call("failures", folder.job_path, "--json").stdout)
+    assert found["counts"] == {"missing_field": 8, "empty_prompt": 1}
+    group = found["groups"][0]
+    assert (group["code"], group["rows"], group["documents"], group["retryable"]) == ("missing_field", 8, 1, 0)
+    assert group["examples"] == ["none0", "none1", "none2", "none3", "none4"]
+    assert len(found["failures"]) == 9
+    chosen = call("failures", folder.job_path, "--code", "empty_prompt")
+    assert [line.split("\t")[:3] for line in chosen.stdout.splitlines()[1:]] == [["x", "in.jsonl:28", "empty_prompt"]]
+    assert chosen.stderr.startswith("9 failed: 8 missing_field, 1 empty_prompt")
+    grouped = call("failures", folder.job_path).stdout.splitlines()
+    assert [line.split("\t")[:2] for line in grouped[1:]] == [["missing_field", "8"], ["empty_prompt", "1"]]
+    assert len(call("failures", folder.job_path, "--all").stdout.splitlines()) == 10
+    assert [
+        f["row"]
+        for f in json.loads(call("failures", folder.job_path, "--json", "--code", "empty_prompt").stdout)["failures"]
+    ] == [28]
+
+
 def test_hostile_ids_cannot_drive_the_terminal(folder: JobFolder) -> None:
     folder.write_documents([{"id": "[red]\x1b[2Jx[/red]", "body": ""}, *make_documents(2)])
     folder.run()

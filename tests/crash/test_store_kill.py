@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bulkinfer.records import Only
-from bulkinfer.store import CommitLimits, Store
+from bulkinfer.store import CommitLimits, RunSelection, Store
 from tests.unit.store_support import TASK, hash_of, make_file, make_run, select
 
 NUM_KILLS = 15
@@ -81,7 +80,7 @@ def check(database: Path, num_acknowledged: int) -> None:
     store = Store.open(database)
     store.begin_run(make_run(), TASK, [make_file()], "body")
     hashes = [hash_of(str(number)) for number in range(num_acknowledged)]
-    assert store.find_done(hashes, Only.NEW) == frozenset(hashes)
+    assert store.find_done(hashes, RunSelection()) == frozenset(hashes)
     store.close()
 
 

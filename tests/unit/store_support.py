@@ -18,7 +18,7 @@ from bulkinfer.records import (
     Scan,
     SourceFile,
 )
-from bulkinfer.store import CommitLimits, Reader, RunRecord, Sample, Store, TaskRecord
+from bulkinfer.store import CommitLimits, Reader, RunRecord, RunSelection, Sample, Store, TaskRecord
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 TASK = TaskRecord(UUID("11111111-1111-1111-1111-111111111111"), '{"model": "m"}')
@@ -112,7 +112,7 @@ def run_job(
     asked: set[str] = set()
     for scan, texts in zip(scans, files.values(), strict=True):
         store.add_rows(make_rows(scan, texts)[scan.num_known_rows :])
-        done = store.find_done([hash_of(text) for text in texts], only)
+        done = store.find_done([hash_of(text) for text in texts], RunSelection(only))
         to_do = {text for text in texts if hash_of(text) not in done}
         store.add([decide(text) for text in sorted(to_do)])
         store.flush()

@@ -136,7 +136,7 @@ def test_any_other_end_is_a_failure_that_keeps_the_raw_output(
 def test_truncation_names_the_length_and_the_key_to_raise() -> None:
     message = decide_failure(completion("half an ans", "length")).message
     assert (
-        message == "the answer was cut at 48 tokens; raise sampling.max_tokens: that is a new task, and asks all again"
+        message == "the answer was cut at 48 tokens; `run --only truncated --set sampling.max_tokens=N` asks it again"
     )
 
 

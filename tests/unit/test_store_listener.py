@@ -19,10 +19,10 @@ import pytest
 
 from bulkinfer.errors import JobError, StoreError, StoreLocked
 from bulkinfer.framing import read_frame, send_frame
-from bulkinfer.records import Only
 from bulkinfer.store import (
     Form,
     RemoteReader,
+    RunSelection,
     Store,
     iter_listed,
     lookups,
@@ -361,15 +361,15 @@ def test_a_lookup_that_lacks_the_memory_of_a_client_ends_the_client_not_the_run(
     find_done = lookups.find_done
 
     def find_done_with_all_memory(
-        cursor: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, hashes: Sequence[bytes], only: Only
+        cursor: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, hashes: Sequence[bytes], selection: RunSelection
     ) -> frozenset[bytes]:
         if clients:
             raise duckdb.OutOfMemoryException("could not allocate block of size 256 KiB")
-        return find_done(cursor, run_id, task, hashes, only)
+        return find_done(cursor, run_id, task, hashes, selection)
 
     monkeypatch.setattr(lookups, "find_done", find_done_with_all_memory)
     store.add([make_result("c")])
-    assert store.find_done([hash_of("a"), hash_of("d")], Only.NEW) == {hash_of("a")}
+    assert store.find_done([hash_of("a"), hash_of("d")], RunSelection()) == {hash_of("a")}
     assert isinstance(read_replies(connection)[-1], Refused)
     store.add([make_result("d")])
     store.flush()

@@ -31,7 +31,7 @@ from bulkinfer.records import (
     SourceFile,
     WantedRows,
 )
-from bulkinfer.store import CommitLimits, DocumentCounts, Reader, Store, lookups, queue
+from bulkinfer.store import CommitLimits, DocumentCounts, Reader, RunSelection, Store, lookups, queue
 from bulkinfer.store.arrow import hashes_table, read_hashes
 from bulkinfer.store.commit import Written
 from bulkinfer.store.queue import CommitQueue
@@ -190,7 +190,7 @@ def test_commit_is_not_made_before_a_limit_is_reached(tmp_path: Path) -> None:
     store.begin_run(make_run(), TASK, [make_file()], "body")
     for number in range(9):
         store.add([make_result(str(number))])
-    assert store.find_done([hash_of("0")], Only.NEW) == frozenset()
+    assert store.find_done([hash_of("0")], RunSelection()) == frozenset()
     store.close()
     assert [commit.num_results for commit in commits] == [9]
 
@@ -312,7 +312,7 @@ def test_empty_calls_do_nothing(tmp_path: Path) -> None:
     store.add([])
     store.add_rows([])
     store.flush()
-    assert store.find_done([], Only.NEW) == frozenset()
+    assert store.find_done([], RunSelection()) == frozenset()
     assert store.count_documents({}) == DocumentCounts(0, 0)
     assert store.count_open_failures({}) == {}
     assert store.latency() == Latency()
@@ -347,11 +347,11 @@ def test_run_asks_only_what_was_asked_for(tmp_path: Path, only: Only, asked: set
     store_outcomes(database, [make_result("cut then done")])
     store = Store.open(database)
     store.begin_run(make_run(), TASK, [make_file()], "body")
-    done = store.find_done([hash_of(text) for text in before], only)
+    done = store.find_done([hash_of(text) for text in before], RunSelection(only))
     assert {text for text in before if hash_of(text) not in done} == asked
     store.add([make_failure(text) for text in asked])
     store.flush()
-    assert store.find_done([hash_of(text) for text in asked], only) == {hash_of(text) for text in asked}
+    assert store.find_done([hash_of(text) for text in asked], RunSelection(only)) == {hash_of(text) for text in asked}
     store.close()
 
 
@@ -360,7 +360,7 @@ def test_outcomes_of_another_task_are_not_done(tmp_path: Path) -> None:
     store_outcomes(database, [make_result("x"), make_failure("bad")])
     store = Store.open(database)
     store.begin_run(make_run(), OTHER_TASK, [make_file()], "body")
-    assert store.find_done([hash_of("x"), hash_of("bad")], Only.NEW) == frozenset()
+    assert store.find_done([hash_of("x"), hash_of("bad")], RunSelection()) == frozenset()
     store.close()
 
 
@@ -430,7 +430,7 @@ def test_wanted_rows_of_many_files_with_blank_lines_are_placed_by_as_many_questi
         return query(cursor, sql, asked, given, name)
 
     monkeypatch.setattr(lookups, "_query", count_and_query)
-    found = store.find_wanted([KnownSpan(scan.scan_id, 0, 7) for scan in scans], Only.NEW)
+    found = store.find_wanted([KnownSpan(scan.scan_id, 0, 7) for scan in scans], RunSelection())
     store.close()
     assert len(questions) == 3
     expected = [WantedRows(4, [2, 7], [2, 4])] * 30

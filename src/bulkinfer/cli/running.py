@@ -18,7 +18,9 @@ from bulkinfer.streams import print_json
 def run(
     job: JobArgument,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask so many documents at the most.")] = None,
-    only: Annotated[Only, typer.Option(help="Which documents: new ones, or those that failed before.")] = Only.NEW,
+    only: Annotated[
+        Only, typer.Option(help="Which documents: new ones, or those that failed before: all, or of one code.")
+    ] = Only.NEW,
     overrides: SetOption = [],  # noqa: B006  # Typer reads the default, nobody changes it
     priority: Annotated[
         Priority, typer.Option(help="low: other work on this machine goes before the engine's.")
@@ -80,7 +82,7 @@ def run(
                     nullcontext(log) if log else RunDisplay(is_quiet=quiet) as display,
                     open_metrics(metrics, labels, display) as sink,
                 ):
-                    report = run_job(plan_run(loaded), options, sink, ends_process=True)
+                    report = run_job(plan_run(loaded, only), options, sink, ends_process=True)
         try:
             if json:
                 print_json(report.summary)

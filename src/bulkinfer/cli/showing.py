@@ -25,7 +25,7 @@ from bulkinfer.cli.app import (
     refuse_nan,
     resolve_target,
 )
-from bulkinfer.records import ExportFormat, RunStatus
+from bulkinfer.records import ExportFormat, FailureCode, RunStatus
 from bulkinfer.streams import number_names, print_json
 
 
@@ -99,27 +99,45 @@ def end_in_order(signal_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signal_number)
 
 
-@app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml")
-def failures(target: TargetArgument, timeout: TimeoutOption = 30, json: JsonOption = False) -> None:
-    """The input rows that have no answer, and why."""
+@app.command(epilog="Example: bulkinfer failures jobs/summarize.yaml --code truncated")
+def failures(
+    target: TargetArgument,
+    code: Annotated[
+        FailureCode | None, typer.Option(help="List the rows that failed with this code.", show_default=False)
+    ] = None,
+    all_rows: Annotated[bool, typer.Option("--all", help="List all rows that failed.")] = False,
+    timeout: TimeoutOption = 30,
+    json: JsonOption = False,
+) -> None:
+    """The input rows that have no answer, and why: by code, with the ids of the first ones."""
     from bulkinfer.display import print_lines, print_table
     from bulkinfer.store import open_reader
 
     with json_errors(json):
         database, name = resolve_target(target)
         with open_reader(database, timeout) as reader:
-            found = list(reader.failures(name))
-    counts: dict[str, int] = {}
-    for failure in found:
-        counts[failure.code] = counts.get(failure.code, 0) + 1
+            groups = reader.failure_groups(name)
+            found = list(reader.failures(name, code)) if json or all_rows or code else []
+    counts = {group.code.value: group.rows for group in groups}
     if json:
-        print_json({"database": str(database), "counts": counts, "failures": [asdict(failure) for failure in found]})
+        print_json(
+            {
+                "database": str(database),
+                "counts": counts,
+                "groups": [asdict(group) for group in groups],
+                "failures": [asdict(failure) for failure in found],
+            }
+        )
         return
-    print_table(
-        ("document", "where", "code", "message"),
-        [(failure.document_id, f"{failure.source}:{failure.row}", failure.code, failure.message) for failure in found],
-    )
-    print_lines([f"{len(found):,} failed: " + (", ".join(f"{n:,} {code}" for code, n in counts.items()) or "none")])
+    if all_rows or code:
+        columns = "document", "where", "code", "message"
+        rows = [(each.document_id, f"{each.source}:{each.row}", each.code, each.message) for each in found]
+    else:
+        columns = "code", "rows", "first", "message of the first"
+        rows = [(each.code, f"{each.rows:,}", ", ".join(each.examples), each.message) for each in groups]
+    print_table(columns, rows)
+    total = sum(counts.values())
+    print_lines([f"{total:,} failed: " + (", ".join(f"{n:,} {each}" for each, n in counts.items()) or "none")])
 
 
 @app.command(epilog='Example: bulkinfer query jobs/summarize.yaml "select document_id, output from answers limit 5"')

@@ -31,6 +31,10 @@ def _summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]
         "{succeeded:,} answered, {failed:,} failed, {already_done:,} done before".format_map(documents),
         "",
     )
+    if selection := summary.get("selection"):
+        changed = f"; changed: {', '.join(selection['changed'])}" if selection["changed"] else ""
+        task = "a new task" if selection["is_new_task"] else "into the same task"
+        yield "", f"only {selection['only']}{changed}; {task}", ""
     for code, count in documents["failed_by_code"].items():
         yield "", f"{count:,} {code}", "red"
     if documents["not_finished"]:

@@ -15,6 +15,7 @@ from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.output_spec import OutputSpec
 from bulkinfer.job.prompt_spec import PromptSpec
 from bulkinfer.job.row_sampling import RowFault, RowSampling
+from bulkinfer.job.rerun import keep_task
 from bulkinfer.job.sampling_spec import SamplingSpec
 from bulkinfer.job.spec import JobSpec, json_schema
 from bulkinfer.job.task_spec import EmbedTask, GenerateTask, ScoreTask, TaskSpec
@@ -38,6 +39,7 @@ __all__ = [
     "TaskSpec",
     "find_nearest",
     "json_schema",
+    "keep_task",
     "load_job",
     "parse_failure_limit",
 ]

@@ -26,6 +26,10 @@ class Job:
     spec: JobSpec
     path: Path
     """Absolute."""
+    original: JobSpec | None = None
+    """The job without what `--set` changes; None where nothing is changed, or it is no valid job."""
+    changed: tuple[str, ...] = ()
+    """The key paths that `--set` gives."""
 
     @property
     def folder(self) -> Path:
@@ -77,12 +81,24 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     origins = Origins(str(path), document.places, frozenset(made), frozenset(expansion.expanded))
     if expansion.unset:
         raise problems_error([_explain_unset(name, at, origins) for at, name in expansion.unset])
+    changed = tuple(".".join(parse_override(text).path) for text in overrides)
+    original = _find_original(document.value) if overrides else None
     try:
-        job = Job(JobSpec.model_validate(values), _make_absolute(path))
+        job = Job(JobSpec.model_validate(values), _make_absolute(path), original, changed)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)
     return job
+
+
+def _find_original(values: dict[str, Plain]) -> JobSpec | None:
+    """The job as the file has it. It need not be one: `--set` may give what is missing."""
+    expansion = _Expansion()
+    try:
+        spec = JobSpec.model_validate(expansion.expand(values, ()))
+    except ValidationError:
+        return None
+    return None if expansion.unset else spec
 
 
 def _check_paths(job: Job, origins: Origins) -> None:

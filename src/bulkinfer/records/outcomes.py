@@ -80,9 +80,20 @@ Outcome = Result | Failure
 
 
 class Only(StrEnum):
-    """Which documents a run takes."""
+    """Which documents a run takes: new ones, or those without an answer whose newest failure has this code."""
 
     NEW = "new"
     FAILED = "failed"
+    """Whatever the code."""
     TRUNCATED = "truncated"
     INVALID = "invalid"
+    """`invalid_output`, for short."""
+    INVALID_OUTPUT = "invalid_output"
+    UNREADABLE_ROW = "unreadable_row"
+    MISSING_FIELD = "missing_field"
+    TEMPLATE_ERROR = "template_error"
+    EMPTY_PROMPT = "empty_prompt"
+    PROMPT_TOO_LONG = "prompt_too_long"
+    ENGINE_REJECTED = "engine_rejected"
+    ENGINE_ERROR = "engine_error"
+    ENGINE_KILLER = "engine_killer"

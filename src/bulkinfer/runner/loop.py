@@ -21,7 +21,6 @@ from bulkinfer.errors import (
     BulkinferError,
     InputError,
     Interrupted,
-    JobError,
     StoreError,
     TooManyFailures,
 )
@@ -36,12 +35,13 @@ from bulkinfer.runner.parts import create_engines_of, create_planner, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
+from bulkinfer.runner.selection import iter_selection_warnings, refuse_selection, select_documents
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
 from bulkinfer.runner.window import Returned
 from bulkinfer.shards import Shard, ShardPlanner, prepare_next
-from bulkinfer.store import RunRecord, Store, TaskRecord
+from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
 PLANNER_END_LIMIT_S = 5.0
 """How long the end of a run waits for a shard that is being read: on a dead disk a read never ends."""
@@ -116,7 +116,8 @@ class Run:
     def work(self) -> BulkinferError | None:
         """Go through the whole input. Returns what ended the run before its end, or None."""
         try:
-            self._check_selection()
+            if self._selection is None:
+                raise refuse_selection(self._options.only)
             while not self._is_finished():
                 self._obey_signals()
                 self._take_shard()
@@ -142,14 +143,14 @@ class Run:
         try:
             self._store.flush()
             self._note_commits()
-            summary = describe_end(self._plan, self.run_id, error) | self._summarise()
+            summary = describe_end(self._plan, self.run_id, error, self._selection) | self._summarise()
             self._store.status_source = lambda: summary
             self._store.end_run(status_of(error), exit_code_of(error), summary)
             self._store.settle()
         except StoreError as store_error:
             error = store_error
             self._note_commits()
-            summary = describe_end(self._plan, self.run_id, error) | self._ledger.summary_of_commits()
+            summary = describe_end(self._plan, self.run_id, error, self._selection) | self._ledger.summary_of_commits()
             self._store.tell_end(summary)
         self._tell(is_last=True)
         self._emit(RunEnded(status_of(error), summary))
@@ -258,9 +259,10 @@ class Run:
 
     def _check_failures(self) -> None:
         """Stop early when it is clear that the limit will not hold."""
-        if self._ending is not None:
-            return
         limit, ledger = self._failure_limit, self._ledger
+        # What a run over failures asks has failed before: a share of it says nothing of the whole input.
+        if self._ending is not None or (self._is_selective and limit.count is None):
+            return
         num_failed = ledger.num_failed if limit.count is not None else ledger.expect_failures()
         if is_over_limit(limit, num_failed, ledger.num_to_do, is_final=False):
             self._emit(Draining(None, self._fleet.num_documents, self._grace_s))
@@ -271,14 +273,6 @@ class Run:
             self._finished.tell()
             self._told_s = time.monotonic()
             self._emit(self._standing.look(is_stopping=self._ending is not None))
-
-    def _check_selection(self) -> None:
-        """A selective run that can select nothing must not look like a success."""
-        if self._options.only is not Only.NEW and not self._store.has_failures():
-            raise JobError(
-                f"--only {self._options.only}: nothing has failed with these settings. A change of prompt, model or "
-                "sampling is a new task: run it without --only. Limits, such as limits.max_context_tokens, may change"
-            )
 
     def _check_end(self) -> None:
         """Everything is on disk: is it what the job wanted?"""
@@ -302,11 +296,12 @@ class Run:
         task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
         run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
+        self._selection = select_documents(plan, self._options.only, store)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
-        planner = create_planner(plan, self._options, scans, store)
+        planner = create_planner(plan, self._selection or RunSelection(), self._options.limit, scans, store)
         store.status_source = self._describe_status
         store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._fleet.num_documents)
-        warnings = list(plan.iter_warnings())
+        warnings = [*plan.iter_warnings(), *iter_selection_warnings(plan, self._selection)]
         try:
             store.listen(plan.job.spec.output.client_timeout_s)
         except StoreError as error:
@@ -345,6 +340,10 @@ class Run:
         return len(self._pending) + self._fleet.num_waiting
 
     @property
+    def _is_selective(self) -> bool:
+        return self._options.only is not Only.NEW
+
+    @property
     def _grace_s(self) -> float:
         return self._plan.job.spec.engine.grace_s if self._options.grace_s is None else self._options.grace_s
 
@@ -360,11 +359,10 @@ class Run:
         """What is on disk now, of the rows that this run has read."""
         last_rows = self._ledger.last_rows
         # In a run over new documents, what has no outcome yet was asked and is not finished.
-        is_selective = self._options.only is not Only.NEW
         counts = InputCounts(
             num_distinct=self._store.count_documents(last_rows).num_distinct,
             num_failed_rows=sum(self._store.count_open_failures(last_rows).values()),
-            num_without_outcome=self._store.count_without_outcome(last_rows) if is_selective else None,
+            num_without_outcome=self._store.count_without_outcome(last_rows) if self._is_selective else None,
         )
         return self._ledger.summary(counts, self._store.latency())
 

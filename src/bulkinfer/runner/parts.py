@@ -8,10 +8,9 @@ from bulkinfer.errors import Interrupted, StoreLocked
 from bulkinfer.priority import Priority
 from bulkinfer.records import Commit, Overlong, Scan
 from bulkinfer.runner.plan import RunPlan
-from bulkinfer.runner.report import RunOptions
 from bulkinfer.runner.signals import StopFlag
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, ShardPlanner
-from bulkinfer.store import CommitLimits, Store, engine_log_path
+from bulkinfer.store import CommitLimits, RunSelection, Store, engine_log_path
 
 
 def create_engines_of(plan: RunPlan, priority: Priority = Priority.NORMAL) -> EngineGroup:
@@ -46,16 +45,18 @@ def open_store(plan: RunPlan, stop: StopFlag, on_commit: Callable[[Commit], None
         raise
 
 
-def create_planner(plan: RunPlan, options: RunOptions, scans: Sequence[Scan], store: Store) -> ShardPlanner:
+def create_planner(
+    plan: RunPlan, selection: RunSelection, limit: int | None, scans: Sequence[Scan], store: Store
+) -> ShardPlanner:
     """What makes the shards of a run out of its input."""
     return ShardPlanner(
         scans=scans,
         template=plan.template,
         id_field=plan.job.spec.input.id,
-        find_done=lambda hashes: store.find_done(hashes, options.only),
-        limit=options.limit,
+        find_done=lambda hashes: store.find_done(hashes, selection),
+        limit=limit,
         max_documents=MAX_SHARD_DOCUMENTS,
         max_chars=MAX_SHARD_CHARS,
-        find_wanted=lambda spans: store.find_wanted(spans, options.only),
+        find_wanted=lambda spans: store.find_wanted(spans, selection),
         notes_spans=Overlong(plan.job.spec.limits.overlong) is not Overlong.FAIL,
     )

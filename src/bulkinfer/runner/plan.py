@@ -1,7 +1,7 @@
 """What is to be run, and everything that can be refused before the database is opened and a model is loaded."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from uuid import UUID
 
@@ -13,9 +13,9 @@ from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
-from bulkinfer.job import Job, find_nearest
+from bulkinfer.job import Job, JobSpec, find_nearest, keep_task
 from bulkinfer.prompt import DocumentFault, PromptTemplate
-from bulkinfer.records import Document, FailureCode, Origin, SourceFile
+from bulkinfer.records import Document, FailureCode, Only, Origin, SourceFile
 from bulkinfer.sources import find_input, open_source
 
 MAX_PROBED_FILES = 16
@@ -32,6 +32,9 @@ class RunPlan:
     template: PromptTemplate
     task_fingerprint: UUID
     files: tuple[SourceFile, ...]
+    original_task: UUID | None = None
+    """Of a run over failures whose job was changed with `--set`: the task of the job without that, if its documents are
+    the same."""
 
     @property
     def layout(self) -> str:
@@ -52,8 +55,11 @@ class RunPlan:
             yield f"limits.reserve {reserve} of limits.max_concurrency {most} is less than one sequence: {kept}"
 
 
-def plan_run(job: Job) -> RunPlan:
-    """Check what can be checked without the model. Raises JobError and InputError."""
+def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
+    """Check what can be checked without the model. Raises JobError and InputError.
+
+    A run over failures belongs to the task of the job without those changes of `--set` that cannot alter an answer.
+    """
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
     adapters = read_adapters(job.adapters, job.model)
@@ -61,7 +67,25 @@ def plan_run(job: Job) -> RunPlan:
     digests = {adapter.name: adapter.digest for adapter in adapters}
     files = find_input(job)
     check_fields(job, template, files)
-    return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files))
+    if only is Only.NEW or job.original is None:
+        return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files))
+    task = fingerprint_task(keep_task(job.spec, job.original), model, digests)
+    return RunPlan(job, template, task, tuple(files), _find_original_task(job, job.original, template))
+
+
+def _find_original_task(job: Job, spec: JobSpec, template: PromptTemplate) -> UUID | None:
+    original = replace(job, spec=spec)
+    try:
+        if describe_layout(original, PromptTemplate.of(spec)) != describe_layout(job, template):
+            return None
+        return _fingerprint(original)
+    except JobError:  # it need not be able to run
+        return None
+
+
+def _fingerprint(job: Job) -> UUID:
+    digests = {adapter.name: adapter.digest for adapter in read_adapters(job.adapters, job.model)}
+    return fingerprint_task(job.spec, identify_model(job.model, job.spec.model.revision), digests)
 
 
 def describe_layout(job: Job, template: PromptTemplate) -> str:

@@ -9,6 +9,8 @@ from bulkinfer.job import FailureLimit
 from bulkinfer.priority import Priority
 from bulkinfer.records import JsonValue, Only, RunStatus
 from bulkinfer.runner.plan import RunPlan
+from bulkinfer.runner.selection import describe_selection
+from bulkinfer.store import RunSelection
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ def status_of(error: BulkinferError | None) -> RunStatus:
             return RunStatus.FAILED
 
 
-def describe_end(plan: RunPlan, run_id: UUID, error: BulkinferError | None) -> dict[str, JsonValue]:
+def describe_end(
+    plan: RunPlan, run_id: UUID, error: BulkinferError | None, selection: RunSelection | None
+) -> dict[str, JsonValue]:
     """The part of the summary that tells which run it was, and how it ended."""
     return {
         "job": plan.job.spec.name,
@@ -65,4 +69,5 @@ def describe_end(plan: RunPlan, run_id: UUID, error: BulkinferError | None) -> d
         "exit_code": int(exit_code_of(error)),
         "error": None if error is None else str(error),
         "database": str(plan.job.database_path),
+        **describe_selection(plan, selection),
     }

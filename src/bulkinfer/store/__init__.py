@@ -19,14 +19,14 @@ from bulkinfer.store.histograms import Histogram
 from bulkinfer.store.history import PastRun, read_answer_lengths, read_past_runs
 from bulkinfer.store.listed import find_listed
 from bulkinfer.store.lock import Holder, read_holder
-from bulkinfer.store.lookups import DocumentCounts
+from bulkinfer.store.lookups import DocumentCounts, RunSelection
 from bulkinfer.store.paths import engine_log_path, has_remains, is_database
 from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import RemoteReader, open_reader, open_reader_if_any
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
 from bulkinfer.store.replacing import replacing
-from bulkinfer.store.reports import OpenFailure, Reports, RunSummary
+from bulkinfer.store.reports import FailureGroup, OpenFailure, Reports, RunSummary
 from bulkinfer.store.run_details import (
     LongSilence,
     Moment,
@@ -53,6 +53,7 @@ __all__ = [
     "AnyReader",
     "CommitLimits",
     "DocumentCounts",
+    "FailureGroup",
     "Form",
     "Histogram",
     "Holder",
@@ -74,6 +75,7 @@ __all__ = [
     "RunDetails",
     "RunIdentity",
     "RunRecord",
+    "RunSelection",
     "RunSummary",
     "Sample",
     "Spread",

@@ -34,7 +34,7 @@ _FAILED_NOW = """exists (
 )"""
 _LAST_FAILED_WITH = """a.document_hash in (
     select f.document_hash from failures f
-    where f.task_fingerprint = $task and f.document_hash in (select document_hash from asked)
+    where f.task_fingerprint = $failed_task and f.document_hash in (select document_hash from asked)
     group by f.document_hash having arg_max(f.code, (f.failed_at, f.rowid)) = $code
 )"""
 _ROWS_IN_SPANS = """
@@ -42,7 +42,16 @@ _ROWS_IN_SPANS = """
     where d.row > $after and d.row <= $last_row
 """
 _COUNT_IN_SPANS = f"select s.position, count(*) as num_rows from {_ROWS_IN_SPANS} group by s.position"
-_CODES = {Only.TRUNCATED: FailureCode.TRUNCATED, Only.INVALID: FailureCode.INVALID_OUTPUT}
+_CODES = {Only(code): code for code in FailureCode} | {Only.INVALID: FailureCode.INVALID_OUTPUT}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSelection:
+    """Which documents of its input a run asks."""
+
+    only: Only = Only.NEW
+    failed_task: UUID | None = None
+    """The task whose failures are meant; None: the run's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +72,24 @@ def identify(connection: duckdb.DuckDBPyConnection) -> tuple[str, int]:
 
 
 def find_done(
-    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, document_hashes: Sequence[bytes], only: Only
+    connection: duckdb.DuckDBPyConnection,
+    run_id: UUID,
+    task: UUID,
+    document_hashes: Sequence[bytes],
+    selection: RunSelection,
 ) -> frozenset[bytes]:
     """Those of the hashes that a run must not ask; see `Store.find_done`."""
-    condition, parameters = _describe_to_do(run_id, task, only)
+    condition, parameters = _describe_to_do(run_id, task, selection)
     statement = f"select a.document_hash from asked a where {condition}"
     to_do = read_hashes(_query(connection, statement, hashes_table(document_hashes), parameters))
     return frozenset(document_hashes) - to_do
 
 
 def find_wanted(
-    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, spans: Sequence[KnownSpan], only: Only
+    connection: duckdb.DuckDBPyConnection, run_id: UUID, task: UUID, spans: Sequence[KnownSpan], selection: RunSelection
 ) -> list[WantedRows]:
     """For each span, how many rows it has and which of them a run must ask; see `Store.find_wanted`."""
-    condition, parameters = _describe_to_do(run_id, task, only)
+    condition, parameters = _describe_to_do(run_id, task, selection)
     spans_arrow = spans_table(spans)
     counts = _query(connection, _COUNT_IN_SPANS, spans_arrow, _bounds_of(spans), name="spans")
     statement = f"""
@@ -185,22 +198,27 @@ def make_latency(percentiles: Sequence[Sequence[float] | None]) -> Latency:
     return Latency(*(Percentiles(*(round(value, 6) for value in values or ())) for values in percentiles))
 
 
-def _describe_to_do(run_id: UUID, task: UUID, only: Only) -> tuple[str, dict[str, object]]:
+def _describe_to_do(run_id: UUID, task: UUID, selection: RunSelection) -> tuple[str, dict[str, object]]:
     """Which lines of `asked a` a run must ask, as a condition with its parameters.
 
     Only of parts that are joined by `and`: so each is a join that keeps the few lines of `asked` in memory and lets the
     results pass by. With an `or`, DuckDB keeps all results in memory: four times as slow at a million of them.
     """
     parameters: dict[str, object] = {"task": task, "run": run_id}
-    match only:
-        case Only.NEW:
-            condition = f"not {_HAS_RESULT} and not {_HAS_FINAL_FAILURE}"
-        case Only.FAILED:
-            condition = f"not {_HAS_RESULT} and {_HAS_FAILURE}"
-        case Only.TRUNCATED | Only.INVALID:
-            condition = f"not {_HAS_RESULT} and {_LAST_FAILED_WITH}"
-            parameters |= {"code": str(_CODES[only])}
-    return f"{condition} and not {_FAILED_NOW}", parameters
+    only, failed_task = selection.only, selection.failed_task or task
+    conditions = [f"not {_HAS_RESULT}", f"not {_FAILED_NOW}"]
+    if only is Only.NEW:
+        conditions.append(f"not {_HAS_FINAL_FAILURE}")
+    else:
+        parameters["failed_task"] = failed_task
+        if only is Only.FAILED:
+            conditions.append(_HAS_FAILURE.replace("$task", "$failed_task"))
+        else:
+            conditions.append(_LAST_FAILED_WITH)
+            parameters["code"] = str(_CODES[only])
+        if failed_task != task:
+            conditions.append("not " + _HAS_RESULT.replace("$task", "$failed_task"))
+    return " and ".join(conditions), parameters
 
 
 def _query(

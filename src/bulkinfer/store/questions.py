@@ -7,9 +7,9 @@ from uuid import UUID
 
 import duckdb
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, WantedRows
+from bulkinfer.records import FailureCode, KnownSpan, Latency, WantedRows
 from bulkinfer.store import history, lookups
-from bulkinfer.store.lookups import DocumentCounts
+from bulkinfer.store.lookups import DocumentCounts, RunSelection
 from bulkinfer.store.runs import RunRecord, TaskRecord
 
 _T = TypeVar("_T")
@@ -18,22 +18,24 @@ _T = TypeVar("_T")
 class Questions(ABC):
     """The lookups of a store in which a run has begun. All raise StoreError; any thread may ask."""
 
-    def find_done(self, document_hashes: Sequence[bytes], only: Only) -> frozenset[bytes]:
+    def find_done(self, document_hashes: Sequence[bytes], selection: RunSelection) -> frozenset[bytes]:
         """Those of the hashes that this run must not ask, as far as it is on disk.
 
         NEW: those with a result, or a failure for good, of this task. FAILED: those with a result, and those that never
-        failed. TRUNCATED, INVALID: likewise, where the newest failure has that code. A failure of this very run is
-        never asked again.
+        failed. A code: likewise, where the newest failure has that code. A failure of this very run is never asked
+        again. With `failed_task`, failures are those of that task, and a result of either is one.
         """
         run, task = self._begun()
         return self._read(
-            lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, only)
+            lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, selection)
         )
 
-    def find_wanted(self, spans: Sequence[KnownSpan], only: Only) -> list[WantedRows]:
+    def find_wanted(self, spans: Sequence[KnownSpan], selection: RunSelection) -> list[WantedRows]:
         """For each span, the rows whose document `find_done` would not name. What is not wanted now never will be."""
         run, task = self._begun()
-        return self._read(lambda cursor: lookups.find_wanted(cursor, run.run_id, task.task_fingerprint, spans, only))
+        return self._read(
+            lambda cursor: lookups.find_wanted(cursor, run.run_id, task.task_fingerprint, spans, selection)
+        )
 
     def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
         """Rows and distinct documents on disk of the given scans, each up to the last row read."""
@@ -44,10 +46,9 @@ class Questions(ABC):
         _, task = self._begun()
         return self._read(lambda cursor: lookups.count_open_failures(cursor, task.task_fingerprint, last_rows))
 
-    def has_failures(self) -> bool:
-        """Whether any document ever failed for this task."""
-        _, task = self._begun()
-        return self._read(lambda cursor: lookups.has_failures(cursor, task.task_fingerprint))
+    def has_failures(self, task: UUID) -> bool:
+        """Whether any document ever failed for the task. May be asked before the run has begun."""
+        return self._read(lambda cursor: lookups.has_failures(cursor, task))
 
     def count_without_outcome(self, last_rows: Mapping[UUID, int]) -> int:
         """Distinct documents of these rows that have neither a result nor a failure of this task."""

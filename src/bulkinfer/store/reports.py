@@ -33,6 +33,22 @@ class OpenFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Input rows without an answer whose newest failure has one code."""
+
+    code: FailureCode
+    rows: int
+    documents: int
+    """Different ones among them."""
+    retryable: int
+    """Rows that the next run asks again by itself."""
+    examples: tuple[str, ...]
+    """Ids of the first of them, in input order."""
+    message: str
+    """Of the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """The last run of one job, and what stands in the database for its input."""
 
@@ -63,7 +79,17 @@ _RUNS = """
 """
 _FAILURES = """
     select name, source, row, document_id, document_hash, code, message, attempts, retryable, failed_at
-    from open_failures where $name is null or name = $name order by name, position, row
+    from open_failures where ($name is null or name = $name) and ($code is null or code = $code)
+    order by name, position, row
+"""
+NUM_EXAMPLES = 5
+_GROUPS = f"""
+    select code, count(*), count(distinct document_hash), count(*) filter (retryable),
+        list(document_id order by place) filter (place <= {NUM_EXAMPLES}), any_value(message) filter (place = 1)
+    from (
+        select *, row_number() over (partition by code order by name, position, row) as place
+        from open_failures where $name is null or name = $name
+    ) group by code order by count(*) desc, code
 """
 
 
@@ -97,11 +123,18 @@ class Reports(ABC):
         lines = list(self.select(_RUNS, {"name": name}))  # all of them first: a reader answers one question at a time
         return [_summarize(self.select, line) for line in lines]
 
-    def failures(self, name: str | None = None) -> Iterator[OpenFailure]:
-        """Input rows without an answer, in input order, of one job or of all. Raises StoreError."""
-        for line in self.select(_FAILURES, {"name": name}):
-            name_, source, row, document_id, document_hash, code, *rest = line
-            yield OpenFailure(name_, source, row, document_id, document_hash, FailureCode(code), *rest)
+    def failure_groups(self, name: str | None = None) -> list[FailureGroup]:
+        """The same rows by code, the most frequent first. Raises StoreError."""
+        return [
+            FailureGroup(FailureCode(code), *counts, tuple(examples), message)
+            for code, *counts, examples, message in self.select(_GROUPS, {"name": name})
+        ]
+
+    def failures(self, name: str | None = None, code: FailureCode | None = None) -> Iterator[OpenFailure]:
+        """Input rows without an answer, in input order, of one job or of all, of one code or any. Raises StoreError."""
+        for line in self.select(_FAILURES, {"name": name, "code": None if code is None else code.value}):
+            name_, source, row, document_id, document_hash, found, *rest = line
+            yield OpenFailure(name_, source, row, document_id, document_hash, FailureCode(found), *rest)
 
 
 def _summarize(select: Select, line: tuple[Any, ...]) -> RunSummary:

@@ -1,0 +1,24 @@
+"""Which changes of a job cannot alter an answer that is there: what a run over failures may change within its task."""
+
+from bulkinfer.job.spec import JobSpec
+
+
+def keep_task(changed: JobSpec, original: JobSpec) -> JobSpec:
+    """The job that tells which task a run over failures belongs to: the changed one, without what is harmless to it.
+
+    More tokens for an answer: those that are there ended by themselves. A policy for documents that are too long, or
+    one for answers that are cut or wrong, where there was none: what was answered had no need of it. Limits and engine
+    arguments are no part of a task in any case.
+    """
+    updates: dict[str, object] = {}
+    if (changed.sampling.max_tokens or 0) > (original.sampling.max_tokens or 0) > 0:
+        updates["sampling"] = changed.sampling.model_copy(update={"max_tokens": original.sampling.max_tokens})
+    if original.limits.overlong == "fail":
+        updates["limits"] = original.limits
+    if not getattr(original.output, "accept_truncated", False):
+        kept = {name: getattr(original.output, name) for name in _REPAIRS if hasattr(original.output, name)}
+        updates["output"] = changed.output.model_copy(update=kept)
+    return changed.model_copy(update=updates)
+
+
+_REPAIRS = ("accept_truncated", "repair", "max_repairs")
