@@ -9,7 +9,7 @@ from bulkinfer.job.engine_spec import EngineSection
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limit import FailureLimit, parse_failure_limit
 from bulkinfer.job.limits_spec import LimitsSpec
-from bulkinfer.job.load import Job, load_job
+from bulkinfer.job.load import Job, create_job, load_job
 from bulkinfer.job.model_spec import ModelSpec
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.output_spec import OutputSpec
@@ -37,6 +37,7 @@ __all__ = [
     "SamplingSpec",
     "ScoreTask",
     "TaskSpec",
+    "create_job",
     "find_nearest",
     "json_schema",
     "keep_task",

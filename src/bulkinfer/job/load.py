@@ -30,11 +30,23 @@ class Job:
     """The job without what `--set` changes; None where nothing is changed, or it is no valid job."""
     changed: tuple[str, ...] = ()
     """The key paths that `--set` gives."""
+    has_file: bool = True
+    """Or it was made of flags of the command line; `path` is a name in the folder where it was given then."""
 
     @property
     def folder(self) -> Path:
         """The folder of the job file."""
         return self.path.parent
+
+    @property
+    def shown(self) -> str:
+        """What messages call it."""
+        return str(self.path) if self.has_file else self.path.name
+
+    @property
+    def target(self) -> str:
+        """What other commands take for this job: its file, or its database."""
+        return str(self.path if self.has_file else self.database_path)
 
     @property
     def input_patterns(self) -> tuple[str, ...]:
@@ -74,7 +86,19 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     the environment variable of that name, `$${NAME}` stays as `${NAME}`. Raises JobError with one line for each problem
     found, the first ten.
     """
-    document = _parse_file(path)
+    return _make_job(_parse_file(path), path, overrides, has_file=True)
+
+
+def create_job(values: dict[str, Plain], name: str, overrides: Sequence[str] = ()) -> Job:
+    """The same of values that no file has: texts of the command line. `name` stands for the file in messages.
+
+    Paths are relative to the folder that this runs in. `$` means nothing special: a shell has had its turn already.
+    """
+    literal = _double_variables(values)
+    return _make_job(YamlDocument(literal, {}), Path(name), overrides, has_file=False)
+
+
+def _make_job(document: YamlDocument, path: Path, overrides: Sequence[str], *, has_file: bool) -> Job:
     values, made = _override(document.value, overrides)
     expansion = _Expansion()
     values = expansion.expand(values, ())
@@ -84,11 +108,23 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     changed = tuple(".".join(parse_override(text).path) for text in overrides)
     original = _find_original(document.value) if overrides else None
     try:
-        job = Job(JobSpec.model_validate(values), _make_absolute(path), original, changed)
+        job = Job(JobSpec.model_validate(values), _make_absolute(path), original, changed, has_file)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)
     return job
+
+
+def _double_variables(value: Plain) -> Plain:
+    """Texts that `_Expansion` makes these of."""
+    match value:
+        case str():
+            return _VARIABLE.sub(lambda match: f"${match[0]}", value)
+        case list():
+            return [_double_variables(child) for child in value]
+        case dict():
+            return {key: _double_variables(child) for key, child in value.items()}
+    return value
 
 
 def _find_original(values: dict[str, Plain]) -> JobSpec | None:

@@ -65,7 +65,7 @@ def estimate_work(plan: RunPlan, work: Work, reader: Reader | RemoteReader | Non
         task = "generate" if spec.writes_answers else spec.task.kind
         runs = read_past_runs(reader, spec.engine.kind, spec.model.path, spec.model.revision, task)
         answered = read_answer_lengths(reader, plan.task_fingerprint, most_tokens)
-    return estimate_from_runs(work, runs, answered, most_tokens, str(plan.job.path))
+    return estimate_from_runs(work, runs, answered, most_tokens, plan.job.target)
 
 
 def estimate_from_runs(

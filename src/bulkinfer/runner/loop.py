@@ -294,7 +294,7 @@ class Run:
         plan, store = self._plan, self._store
         name = plan.job.spec.name
         task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
-        run = RunRecord(self.run_id, name, str(plan.job.path), datetime.now(UTC))
+        run = RunRecord(self.run_id, name, plan.job.shown, datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
         self._selection = select_documents(plan, self._options.only, store)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
@@ -353,7 +353,7 @@ class Run:
 
     def _too_many_failures(self, num_failed: int, num_documents: int) -> TooManyFailures:
         excess = describe_excess(self._failure_limit, num_failed, num_documents)
-        return TooManyFailures(f"{excess}. `bulkinfer failures {self._plan.job.path}` lists them")
+        return TooManyFailures(f"{excess}. `bulkinfer failures {self._plan.job.target}` lists them")
 
     def _summarise(self) -> dict[str, JsonValue]:
         """What is on disk now, of the rows that this run has read."""

@@ -34,7 +34,7 @@ def open_store(plan: RunPlan, stop: StopFlag, on_commit: Callable[[Commit], None
     try:
         return Store.open(
             plan.job.database_path,
-            job=str(plan.job.path),
+            job=plan.job.shown,
             on_commit=on_commit,
             limits=CommitLimits(lock_wait_s=output.lock_timeout_s, stall_limit_s=output.stall_timeout_s),
             is_stopped=lambda: stop.is_set,

@@ -151,7 +151,7 @@ def _describe_missing(job: Job, who: str, name: str, known: set[str], probed: Se
     advice = f"did you mean {nearest}?" if nearest else "correct the name."
     shown = ", ".join(sorted(known)[:20])
     looked_at = f"which the input lacks (up to {MAX_PROBED_ROWS:,} rows were looked at)"
-    return f"{job.path}: {who} the field {name}, {looked_at}; {advice} {where} has {shown}"
+    return f"{job.shown}: {who} the field {name}, {looked_at}; {advice} {where} has {shown}"
 
 
 def refuse_empty_input(plan: RunPlan) -> InputError:
@@ -159,5 +159,5 @@ def refuse_empty_input(plan: RunPlan) -> InputError:
     shown = ", ".join(file.name for file in plan.files[:5])
     return InputError(
         f"the input has no documents: {len(plan.files)} file(s) read to the end ({shown}), not one row. "
-        f"Check what writes them, or input.path in {plan.job.path}"
+        f"Check what writes them, or input.path in {plan.job.shown}"
     )

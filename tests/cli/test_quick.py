@@ -1,0 +1,96 @@
+"""A run of flags alone: what it leaves, that it resumes, and what is wrong with flags."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.cli_support import Called, call
+from tests.conftest import JobFolder, make_documents
+
+ENGINE = ["--set", "engine.kind=simulated", "--set", "engine.simulated={clock: virtual}"]
+
+
+@pytest.fixture
+def place(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with documents and a model, in which commands run."""
+    folder.write_documents([*make_documents(20), {"id": "none", "body": None}])
+    monkeypatch.chdir(folder.path)
+    return folder.path
+
+
+def run(*arguments: str) -> Called:
+    """Run the documents of the folder. A flag given again wins, but for --input."""
+    flags = ["--prompt", "{{ body }}", "--model", "model", "--to", "out.parquet"]
+    inputs = [] if "--input" in arguments else ["--input", "in.jsonl"]
+    return call("run", *flags, *inputs, *ENGINE, *arguments)
+
+
+def test_flags_alone_give_the_input_with_its_answers(place: Path) -> None:
+    found = run("--id", "id", "--system", "Be brief.", "--max-tokens", "8")
+    assert found.exit_code == 0, found.stderr
+    assert found.stdout == ""
+    assert "21 rows written to out.parquet: 20 answered, 1 failed" in found.stderr
+    rows = pq.read_table(place / "out.parquet").to_pylist()
+    assert [row["id"] for row in rows] == [row["document_id"] for row in rows]
+    assert [row["status"] for row in rows] == ["answered"] * 20 + ["failed"]
+    assert max(row["output_tokens"] or 0 for row in rows) <= 8
+
+
+def test_the_same_command_goes_on_where_it_was(place: Path) -> None:
+    first = run("--limit", "5", "--json")
+    assert json.loads(first.stdout)["export"] == {"file": "out.parquet", "rows": 21, "answered": 5, "pending": 16}
+    summary = json.loads(run("--json", "--quiet").stdout)
+    assert (summary["documents"]["already_done"], summary["documents"]["succeeded"]) == (5, 15)
+    assert summary["database"] == str(place / "out.parquet.duckdb")
+    status = call("status", "out.parquet.duckdb", "--json")
+    assert json.loads(status.stdout)["status"] == "completed"
+
+
+def test_too_many_failures_leave_their_export(place: Path) -> None:
+    found = run("--max-failures", "0")
+    assert found.exit_code == 5
+    assert f"bulkinfer failures {place / 'out.parquet.duckdb'}" in found.stderr
+    assert pq.read_table(place / "out.parquet").num_rows == 21
+
+
+def test_texts_of_the_command_line_are_taken_as_they_are(place: Path) -> None:
+    assert run("--system", "cost: ${NOTHING} $${OR} {% raw %}{{ x }}{% endraw %}").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing says what to run: give a job file, or --input, --prompt, --model and --to"),
+        (["--input", "in.jsonl", "--to", "o.csv"], "--prompt, --model is missing"),
+        (["job.yaml", "--input", "in.jsonl", "--max-tokens", "3"], "leave out --input, --max-tokens"),
+    ],
+)
+def test_flags_that_do_not_go_together(place: Path, arguments: list[str], message: str) -> None:
+    (place / "job.yaml").write_text("name: x")
+    found = call("run", *arguments)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert message in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--to", "o.docx", "the ending says the format"),
+        ("--to", "-", "standard output takes"),
+        ("--input", "nowhere.jsonl", "--input 'nowhere.jsonl'"),
+        ("--prompt", "{{", "--prompt"),
+        ("--prompt", "{{ bod }}", "did you mean body?"),
+        ("--prompt", "", "--prompt: expected text that is not empty"),
+        ("--model", "nowhere/at/all", "--model: the folder"),
+        ("--max-tokens", "0", "--max-tokens: expected at least 1"),
+        ("--id", "nr", "--id is the field nr"),
+    ],
+)
+def test_wrong_flags_are_told_by_their_names(place: Path, flag: str, value: str, message: str) -> None:
+    before = sorted(place.iterdir())
+    found = run(flag, value)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert message in found.stderr
+    assert sorted(place.iterdir()) == before
