@@ -34,7 +34,7 @@ from benchmarks.fake_model import write_fake_model
 from bulkinfer.events import Event
 from bulkinfer.job import load_job
 from bulkinfer.outcome import decide_outcome
-from bulkinfer.records import Commit, Completion, Only, Outcome, Request
+from bulkinfer.records import Commit, Completion, Outcome, Request
 from bulkinfer.runner import RunOptions, plan_run
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.ledger import Ledger
@@ -43,7 +43,7 @@ from bulkinfer.runner.parts import create_engines_of, open_store
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.signals import watch_signals
 from bulkinfer.shards import MAX_SHARD_CHARS, MAX_SHARD_DOCUMENTS, Shard, ShardPlanner
-from bulkinfer.store import RunRecord, Store, TaskRecord
+from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
 SECONDS_PER_PROMPT_TOKEN = 1 / 20_000
 SECONDS_PER_STEP = 0.020
@@ -89,7 +89,7 @@ def read_shards(plan: RunPlan, store: Store) -> tuple[list[Shard], float]:
         scans=scans,
         template=plan.template,
         id_field="id",
-        find_done=lambda hashes: store.find_done(hashes, Only.NEW),
+        find_done=lambda hashes: store.find_done(hashes, RunSelection()),
         limit=None,
         max_documents=MAX_SHARD_DOCUMENTS,
         max_chars=MAX_SHARD_CHARS,

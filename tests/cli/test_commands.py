@@ -87,7 +87,20 @@ except SystemExit as end:
     assert found.stdout.strip() == "0 []", found.stderr
 
 
-COMMANDS = ["run", "plan", "status", "failures", "query", "export", "report", "sweep", "repair", "schema", "doctor"]
+COMMANDS = [
+    "init",
+    "run",
+    "plan",
+    "status",
+    "failures",
+    "query",
+    "export",
+    "report",
+    "sweep",
+    "repair",
+    "schema",
+    "doctor",
+]
 
 
 def test_every_command_is_known_here() -> None:

@@ -294,6 +294,24 @@ def test_files_of_several_formats_have_common_columns(folder: JobFolder) -> None
     assert [row["size"] for row in read_lines(folder.path / "out.jsonl")] == ["large", 7]
 
 
+@pytest.mark.parametrize("ending", ["csv", "arrow"])
+def test_columns_of_other_formats_come_along(folder: JobFolder, ending: str) -> None:
+    table = pa.table({"id": ["a", "b"], "body": ["first", "second"], "size": [1, None]})
+    path = folder.path / f"in.{ending}"
+    if ending == "arrow":
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_text("id,body,size\na,first,1\nb,second,\n")
+    folder.run(input={"path": path.name})
+    export(folder, "out.jsonl")
+    size = 1 if ending == "arrow" else "1"
+    found = [(row["id"], row["size"], row["status"]) for row in read_lines(folder.path / "out.jsonl")]
+    assert found == [("a", size, "answered"), ("b", None if ending == "arrow" else "", "answered")]
+    export(folder, "out.parquet")
+    assert [row["size"] for row in read_rows(folder)] == [row[1] for row in found]
+
+
 def test_lines_that_are_broken_or_blank_keep_their_place(folder: JobFolder) -> None:
     huge = 10**30
     lines = [b'{"id": "a", "body": "x", "n": %d}' % huge, b"", b"broken", b"[1]", b"{ }", b'{"id": "b", "body": "y"}']

@@ -3,7 +3,9 @@
 Heavy imports wait until a command needs them: `bulkinfer --help` answers at once.
 
 app      the program itself, and what its commands share: options, targets, errors as JSON
+drafting init
 running  run, plan
+flags    a job of flags alone, for run
 sweeping sweep
 showing  status, failures, query, export, report
 upkeep   repair, schema, doctor
@@ -17,7 +19,7 @@ from typing import Any, NoReturn
 import typer
 
 from bulkinfer.bugs import told_without_text
-from bulkinfer.cli import running, showing, sweeping, upkeep  # noqa: F401  # their commands; help shows them in this order
+from bulkinfer.cli import drafting, running, showing, sweeping, upkeep  # noqa: F401  # their commands; help shows them in this order
 from bulkinfer.cli.app import app
 from bulkinfer.errors import BulkinferError, ExitCode, StoreStalled
 from bulkinfer.streams import Output

@@ -131,10 +131,10 @@ def failures(
         return
     if all_rows or code:
         columns = "document", "where", "code", "message"
-        rows = [(each.document_id, f"{each.source}:{each.row}", each.code, each.message) for each in found]
+        rows = [(each.document_id, f"{each.source}:{each.row}", each.code.value, each.message) for each in found]
     else:
         columns = "code", "rows", "first", "message of the first"
-        rows = [(each.code, f"{each.rows:,}", ", ".join(each.examples), each.message) for each in groups]
+        rows = [(each.code.value, f"{each.rows:,}", ", ".join(each.examples), each.message) for each in groups]
     print_table(columns, rows)
     total = sum(counts.values())
     print_lines([f"{total:,} failed: " + (", ".join(f"{n:,} {each}" for each, n in counts.items()) or "none")])

@@ -98,7 +98,7 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
         return Part(file.name, Match.BY_CONTENT, file, None, note)
     if is_listed_as(scan, file):
         return Part(file.name, Match.BY_ROW, file, scan)
-    if scan.layout != found.layout:
+    if scan.layout != found.layout + file.layout:
         raise JobError(
             f"{file.name}: it changed since it was read, and so did the fields that the job's prompt uses, so its rows "
             "cannot be told apart; run the job first"

@@ -65,7 +65,7 @@ class ArrowSource:
 
     @contextmanager
     def open_table(self) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-        """Schema and batches with all columns; a row that holds a value that is not valid is null. Raises InputError."""
+        """Schema and batches with all columns; a row with a value that is not valid is null. Raises InputError."""
         with self._open(open_raw(self._file)) as (schema, batches):
             yield schema, map(_drop_invalid, self._iter_batches(batches))
 

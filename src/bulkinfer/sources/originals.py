@@ -176,6 +176,10 @@ class _TableOriginals:
         return self._batch
 
 
+class _BigInteger:
+    """The type of whole numbers that no column of Arrow takes."""
+
+
 class _FieldOriginals:
     """Of a format that is read as documents: each with all its fields."""
 
@@ -237,9 +241,7 @@ def _find_shape_of(rows: Iterator[tuple[Fields, int]]) -> Shape:
         num_rows += 1
         num_bytes += size
         for name, value in fields.items():
-            kind = type(value)
-            if kind is int and not -_MAX_INT64 <= value <= _MAX_INT64:  # type: ignore[operator]  # it is one
-                kind = object
+            kind = _BigInteger if isinstance(value, int) and not -_MAX_INT64 <= value <= _MAX_INT64 else type(value)
             known = kinds.get(name)
             if known is None:
                 kinds[name] = {kind}

@@ -4,6 +4,7 @@ Rows are asked for in one of two ways: all that the run has listed, in input ord
 file that is not any more as the run saw it.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,6 +109,7 @@ class ListedScan:
     scan_id: UUID
     source: str
     layout: str
+    """JSON text of what the job says of its documents, and behind it what it says of the rows of this file."""
     identity: tuple[str, str, int, int, int, int]
     """See `runs.identify_file`."""
     began_ns: int
@@ -156,7 +158,9 @@ def read_listed_run(reader: AnyReader, name: str) -> ListedRun:
 
 def is_listed_as(scan: ListedScan, file: SourceFile) -> bool:
     """Whether the file is surely as it was when its rows were listed, so that their numbers tell which they are."""
-    return identify_file(file, scan.layout) == scan.identity and is_settled(file, scan.began_ns)
+    _, end = json.JSONDecoder().raw_decode(scan.layout)
+    is_same = identify_file(file, scan.layout[:end]) == scan.identity
+    return is_same and is_settled(file, scan.began_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,8 @@ class Reports(ABC):
     def failure_groups(self, name: str | None = None) -> list[FailureGroup]:
         """The same rows by code, the most frequent first. Raises StoreError."""
         return [
-            FailureGroup(FailureCode(code), *counts, tuple(examples), message)
-            for code, *counts, examples, message in self.select(_GROUPS, {"name": name})
+            FailureGroup(FailureCode(code), rows, documents, retryable, tuple(examples), message)
+            for code, rows, documents, retryable, examples, message in self.select(_GROUPS, {"name": name})
         ]
 
     def failures(self, name: str | None = None, code: FailureCode | None = None) -> Iterator[OpenFailure]:

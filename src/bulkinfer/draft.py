@@ -1,0 +1,190 @@
+"""A first job file for an input: it looks which column names a row and which is its text, and says what it found.
+
+It chooses and writes text; it neither runs nor reads more than the first rows.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bulkinfer.errors import InputError, JobError
+from bulkinfer.job import Job, load_job
+from bulkinfer.prompt import PromptTemplate
+from bulkinfer.runner.plan import check_fields
+from bulkinfer.sources import Column, describe_columns, find_input, find_source_files
+from bulkinfer.store import replacing
+
+DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+"""It loads everywhere, and is far too small for real work: the job says so."""
+MAX_ID_CHARS = 64
+"""On average: a longer text is no name."""
+MAX_LOOKED_AT = 16
+"""Files, until one has a readable row."""
+MAX_TOLD = 20
+"""Columns in the comment."""
+_FIELD = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_TEXT_NAMES = ("body", "text", "content", "message", "description", "prompt", "question", "abstract", "document")
+_ID_NAME = re.compile(r"(.*_)?(id|key|uuid|uid|guid|nr|no|number|name)|.*Id|.*ID|index", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9_./~][A-Za-z0-9_./@+-]*", re.ASCII)
+_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "none", "y", "n"})
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A job file, and what was seen in the input."""
+
+    text: str
+    """Of the file."""
+    columns: tuple[Column, ...]
+    text_field: str
+    id_field: str | None
+    num_files: int
+
+
+def draft_job(pattern: str, place: Path, model: str | None = None) -> Draft:
+    """Look at an input and write a job for it, which will lie at `place`; relative paths are as in a shell.
+
+    Raises InputError when nothing of the input can be read, or it has nothing that a prompt could print.
+    """
+    folder = Path.cwd()
+    files = find_source_files([pattern], folder)
+    columns = next((found for file in files[:MAX_LOOKED_AT] if (found := describe_columns(file))), ())
+    text_field = _choose_text(columns, pattern)
+    id_field = _choose_id(columns, text_field)
+    target = place.absolute().parent
+    name = _name_job(pattern)
+    text = "\n".join(
+        _write_lines(
+            name=name,
+            path=_relate(pattern, target),
+            model=_relate(model, target) if model and (folder / model).is_dir() else model or DEFAULT_MODEL,
+            is_default_model=model is None,
+            columns=columns,
+            text_field=text_field,
+            id_field=id_field,
+        )
+    )
+    return Draft(text + "\n", columns, text_field, id_field, len(files))
+
+
+def write_draft(draft: Draft, place: Path, *, may_replace: bool) -> Job:
+    """Write the job file, and load it as a run would. Raises JobError when it is there, or cannot be written."""
+    if os.path.lexists(place) and not may_replace:
+        raise JobError(f"{place}: is there already; name another file with --to, or replace it with --force")
+    with replacing(place) as stream:
+        stream.write(draft.text.encode())
+    job = load_job(place)
+    check_fields(job, PromptTemplate.of(job.spec), find_input(job))
+    return job
+
+
+def _choose_text(columns: Sequence[Column], pattern: str) -> str:
+    """The longest text that most rows have; a name that texts usually have breaks ties within a factor of two."""
+    usable = [column for column in columns if _FIELD.fullmatch(column.name) and column.num_values]
+    if not usable:
+        found = ", ".join(column.name for column in columns[:MAX_TOLD]) or "none"
+        raise InputError(
+            f"{pattern}: no column has values and a name that a prompt can print (letters, digits, _); columns: {found}"
+        )
+    common = [column for column in usable if 2 * column.num_values >= column.num_rows] or usable
+    texts = [column for column in common if column.type in {"text", "mixed"}] or common
+    longest = max(column.mean_chars for column in texts)
+    named = [column for column in texts if column.name.lower() in _TEXT_NAMES and 2 * column.mean_chars >= longest]
+    return max(named or texts, key=lambda column: column.mean_chars).name
+
+
+def _choose_id(columns: Sequence[Column], text_field: str) -> str | None:
+    """A short column that is different in each row; one with a name like an id, if there is one."""
+    unique = [
+        column
+        for column in columns
+        if column.name != text_field
+        and column.type in {"text", "number"}
+        and column.num_values == column.num_different == column.num_rows
+        and column.mean_chars <= MAX_ID_CHARS
+    ]
+    named = [column for column in unique if _ID_NAME.fullmatch(column.name)]
+    if named:
+        return named[0].name
+    short = [column for column in unique if column.num_rows > 1 and column.type == "text"]
+    return min(short, key=lambda column: column.mean_chars).name if short else None
+
+
+def _write_lines(
+    *,
+    name: str,
+    path: str,
+    model: str,
+    is_default_model: bool,
+    columns: Sequence[Column],
+    text_field: str,
+    id_field: str | None,
+) -> Iterator[str]:
+    yield "# Written by `bulkinfer init`. Paths are relative to this file; `bulkinfer schema` has every key."
+    yield "#"
+    yield "#     bulkinfer plan FILE                # what it would do, without the model"
+    yield "#     bulkinfer run FILE --limit 10      # try it; the same again asks only what is missing"
+    yield "#     bulkinfer export FILE --to answers.parquet"
+    yield f"name: {_quote(name)}"
+    yield ""
+    yield "input:"
+    yield f"  path: {_quote(path)}"
+    if id_field is None:
+        yield "  # id: ...                            # a column that names a row; none is short and different in each"
+    else:
+        yield f"  id: {_quote(id_field)}  # names a row in results and failures"
+    yield ""
+    yield "model:"
+    if is_default_model:
+        yield "  # Tiny: it shows how things work, not how good they are. Name your own: a hub id, or a folder."
+    yield f"  path: {_quote(model)}"
+    yield ""
+    yield "prompt:"
+    yield "  system: You summarise texts in one short sentence."
+    yield "  user: |"
+    yield f"    {{{{ {text_field} }}}}"
+    yield ""
+    yield "    Summarise this in one short sentence."
+    yield from _tell_columns(columns, text_field)
+    yield ""
+    yield "sampling:"
+    yield "  temperature: 0                       # always the most likely token"
+    yield "  max_tokens: 128                      # an answer that needs more is a failure, `truncated`"
+    yield ""
+    yield "limits:"
+    yield "  max_failures: 5%                     # more, and the run ends with exit code 5"
+    yield ""
+    yield "output:"
+    yield f"  database: {_quote(f'{name}.duckdb')}"
+
+
+def _tell_columns(columns: Sequence[Column], text_field: str) -> Iterator[str]:
+    others = [column for column in columns if column.name != text_field and _FIELD.fullmatch(column.name)]
+    if others:
+        yield "  # Other fields that the prompt can print; one that may be missing needs {{ name | default('') }}:"
+    for column in others[:MAX_TOLD]:
+        length = f", {column.mean_chars:.0f} characters" if column.mean_chars else ""
+        holes = "" if column.num_values == column.num_rows else f", in {column.num_values} of {column.num_rows} rows"
+        yield f"  #   {{{{ {column.name} }}}}  {column.type}{length}{holes}"
+
+
+def _name_job(pattern: str) -> str:
+    stem = re.sub(r"[*?\[\]]", "", pattern.rstrip("/").rpartition("/")[2]).partition(".")[0]
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem)[:100].strip("-_.") or "job"
+
+
+def _relate(path: str, folder: Path) -> str:
+    """The path as a file in the folder names it; absolute ones, those of a home folder and URLs stay."""
+    if path.startswith(("/", "~")) or "://" in path:
+        return path
+    return os.path.relpath(Path.cwd() / path, folder)
+
+
+def _quote(text: str) -> str:
+    """A text as YAML reads it back, and a job file takes it."""
+    if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not re.fullmatch(r"[0-9._+eE-]+|~", text):
+        return text
+    return json.dumps(re.sub(r"(\$?\$\{)", r"$\1", text), ensure_ascii=False)

@@ -1,0 +1,147 @@
+"""`bulkinfer init`: the job that it writes runs as it is, for every format, and it takes nobody's file away."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from bulkinfer.draft import draft_job
+from bulkinfer.job import load_job
+from tests.cli_support import call
+from tests.conftest import JobFolder
+
+ENGINE = ["--set", "engine.kind=simulated", "--set", "engine.simulated={clock: virtual}"]
+ROWS: list[dict[str, Any]] = [
+    {
+        "nr": number % 3,
+        "ticket_id": f"T-{number:03}",
+        "subject": f"Subject {number}",
+        "body": f"The text of ticket {number}. " * 5,
+        "url": f"https://example.com/tickets/{number}/" + "x" * 80,
+    }
+    for number in range(30)
+]
+
+
+@pytest.fixture
+def place(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a model, in which commands run."""
+    monkeypatch.chdir(folder.path)
+    return folder.path
+
+
+def write_rows(path: Path) -> None:
+    """Write the rows in the format of the ending."""
+    table = pa.Table.from_pylist(ROWS)
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(table, path)
+        case ".arrow":
+            with pa.ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table)
+        case ".csv":
+            lines = [",".join(ROWS[0]), *(",".join(map(str, row.values())) for row in ROWS)]
+            path.write_text("\n".join(lines) + "\n")
+        case _:
+            path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+
+
+@pytest.mark.parametrize("name", ["in.parquet", "in.jsonl", "in.csv", "in.arrow"])
+def test_the_job_runs_as_it_is(place: Path, name: str) -> None:
+    write_rows(place / name)
+    found = call("init", name, "--model", "model")
+    assert (found.exit_code, found.stdout) == (0, ""), found.stderr
+    assert "job.yaml: the text is body, named by ticket_id" in found.stderr
+    assert load_job(place / "job.yaml").spec.name == "in"
+    run = call("run", "job.yaml", "--json", *ENGINE)
+    assert run.exit_code == 0, run.stderr
+    assert json.loads(run.stdout)["documents"]["succeeded"] == 30
+    assert json.loads(
+        call("query", "in.duckdb", "select min(document_id) a from answers", "--format", "json").stdout
+    ) == [{"a": "T-000"}]
+
+
+def test_text_files_are_named_by_their_names(place: Path) -> None:
+    (place / "notes").mkdir()
+    for name in ("a", "b", "c"):
+        (place / "notes" / f"{name}.txt").write_text(f"A note, {name}.")
+    assert call("init", "notes", "--model", "model", "--to", "sub.yaml").exit_code == 0
+    assert call("run", "sub.yaml", "--quiet", *ENGINE).exit_code == 0
+
+
+def test_paths_are_relative_to_the_job_file(place: Path) -> None:
+    write_rows(place / "in.jsonl")
+    (place / "jobs").mkdir()
+    assert call("init", "in.jsonl", "--model", "model", "--to", "jobs/tickets.yaml").exit_code == 0
+    job = load_job(place / "jobs/tickets.yaml")
+    assert (job.spec.input.path, job.spec.model.path) == (("../in.jsonl",), "../model")
+    assert call("run", "jobs/tickets.yaml", "--quiet", *ENGINE).exit_code == 0
+
+
+def test_a_file_that_is_there_stays_without_force(place: Path) -> None:
+    write_rows(place / "in.jsonl")
+    (place / "job.yaml").write_text("mine")
+    found = call("init", "in.jsonl")
+    assert (found.exit_code, (place / "job.yaml").read_text()) == (2, "mine")
+    assert "--force" in found.stderr
+    assert call("init", "in.jsonl", "--force").exit_code == 0
+    assert "SmolLM2" in (place / "job.yaml").read_text()
+
+
+def test_for_scripts(place: Path) -> None:
+    write_rows(place / "in.jsonl")
+    found = json.loads(call("init", "in.jsonl", "--json").stdout)
+    assert (found["job"], found["id"], found["text"], found["files"]) == ("job.yaml", "ticket_id", "body", 1)
+    assert [column["name"] for column in found["columns"]] == list(ROWS[0])
+    assert "The text of ticket" not in json.dumps(found)
+    printed = call("init", "in.jsonl", "--to", "-").stdout
+    assert printed.replace("SmolLM2", "") != printed
+    assert not (place / "-").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "id_field"),
+    [
+        ([{"text": "a b c", "n": 1}, {"text": "d e f", "n": 2}], "text", None),
+        ([{"a": "same", "key": "k1", "b": "longer text"}, {"a": "same", "key": "k2", "b": "other text"}], "b", "key"),
+        ([{"text": "short", "html": "<p>" * 9}, {"text": "text", "html": "<b>" * 9}], "html", None),
+        (
+            [{"text": "nearly as long", "blob": "a little longer text"}, {"text": "x" * 14, "blob": "y" * 20}],
+            "text",
+            None,
+        ),
+        ([{"id": 7, "value": 1.5}, {"id": 8, "value": 2.5}], "value", "id"),
+        ([{"full name": "x" * 99, "b": "text"}], "b", None),
+        ([{"id": "x", "t": "long text"}, {"id": "x", "t": "long texts"}], "t", None),
+    ],
+)
+def test_which_columns_are_chosen(place: Path, rows: list[dict[str, Any]], text: str, id_field: str | None) -> None:
+    (place / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draft = draft_job("in.jsonl", Path("job.yaml"))
+    assert (draft.text_field, draft.id_field) == (text, id_field)
+
+
+@pytest.mark.parametrize(
+    "name", ["a: b #c.jsonl", "ÜBUNG 東京.jsonl", "${HOME}.jsonl", "'\"\\.jsonl", "on.jsonl", "123.jsonl"]
+)
+def test_any_file_name_becomes_a_job(place: Path, name: str) -> None:
+    write_rows(place / name)
+    assert call("init", f"./{name}", "--model", "model").exit_code == 0
+    assert call("run", "job.yaml", "--quiet", *ENGINE).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("", "no column has values"), ('{"a b": "x"}\n', "columns: a b"), ("broken\n", "no column has values")],
+)
+def test_inputs_that_no_job_can_be_made_of(place: Path, content: str, message: str) -> None:
+    (place / "in.jsonl").write_text(content)
+    found = call("init", "in.jsonl")
+    assert found.exit_code == 2
+    assert message in found.stderr
+    assert not (place / "job.yaml").exists()
+    assert call("init", "nowhere.parquet").exit_code == 2
