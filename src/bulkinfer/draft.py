@@ -21,6 +21,8 @@ DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """It loads everywhere, and is far too small for real work: the job says so."""
 MAX_ID_CHARS = 64
 """On average: a longer text is no name."""
+MIN_ROWS_FOR_ID = 10
+"""Below it, that values differ proves nothing: the name of the column has to say that it is an id."""
 MAX_LOOKED_AT = 16
 """Files, until one has a readable row."""
 MAX_TOLD = 20
@@ -90,7 +92,8 @@ def _choose_text(columns: Sequence[Column], pattern: str) -> str:
             f"{pattern}: no column has values and a name that a prompt can print (letters, digits, _); columns: {found}"
         )
     common = [column for column in usable if 2 * column.num_values >= column.num_rows] or usable
-    texts = [column for column in common if column.type in {"text", "mixed"}] or common
+    unnamed = [column for column in common if not _ID_NAME.fullmatch(column.name)] or common
+    texts = [column for column in common if column.type in {"text", "mixed"}] or unnamed
     longest = max(column.mean_chars for column in texts)
     named = [column for column in texts if column.name.lower() in _TEXT_NAMES and 2 * column.mean_chars >= longest]
     return max(named or texts, key=lambda column: column.mean_chars).name
@@ -109,8 +112,13 @@ def _choose_id(columns: Sequence[Column], text_field: str) -> str | None:
     named = [column for column in unique if _ID_NAME.fullmatch(column.name)]
     if named:
         return named[0].name
-    short = [column for column in unique if column.num_rows > 1 and column.type == "text"]
+    short = [column for column in unique if column.num_rows >= MIN_ROWS_FOR_ID and _looks_like_id(column)]
     return min(short, key=lambda column: column.mean_chars).name if short else None
+
+
+def _looks_like_id(column: Column) -> bool:
+    """One word each."""
+    return column.type == "text" and not any(" " in str(example) for example in column.examples)
 
 
 def _write_lines(

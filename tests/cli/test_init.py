@@ -115,6 +115,7 @@ def test_for_scripts(place: Path) -> None:
             None,
         ),
         ([{"id": 7, "value": 1.5}, {"id": 8, "value": 2.5}], "value", "id"),
+        ([{"code": f"k{number}", "words": f"a b {number}", "t": "x" * 50} for number in range(10)], "t", "code"),
         ([{"full name": "x" * 99, "b": "text"}], "b", None),
         ([{"id": "x", "t": "long text"}, {"id": "x", "t": "long texts"}], "t", None),
     ],

@@ -53,6 +53,10 @@ class Columns:
         return tuple(name for name, field in self.answers if field not in _ROW_TYPES)
 
 
+NO_COLUMNS = Columns(pa.schema([]), (), (), is_whole=False)
+"""Of a format that has its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlannedColumns:
     """The columns, and what people should know about them."""

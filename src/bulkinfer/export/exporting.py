@@ -9,16 +9,18 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from bulkinfer.export.columns import Columns, as_text_or_nothing, plan_columns
+from bulkinfer.errors import JobError
+from bulkinfer.export import batches
+from bulkinfer.export.columns import NO_COLUMNS, Columns, as_text_or_nothing, plan_columns
 from bulkinfer.export.inputs import find_input
 from bulkinfer.export.lines import open_line_writer
 from bulkinfer.export.rows import Part, Stretch, iter_stretches, match_files
 from bulkinfer.export.tables import choose_table_type, open_table_writer
 from bulkinfer.export.targets import Target, open_target
-from bulkinfer.job import Job
+from bulkinfer.job import Job, JobSpec
 from bulkinfer.records import ExportFormat
 from bulkinfer.sources import Originals, Shape, find_shape, open_originals
-from bulkinfer.store import STATUS, AnyReader, Form, RowStatus, read_listed_run
+from bulkinfer.store import STATUS, AnyReader, Form, ListedRun, RowStatus, read_listed_run
 
 _TABLE_BYTES = 32 << 20
 """About, of the input's columns that are held at a time."""
@@ -45,7 +47,10 @@ class Exported:
     def describe(self, target: Target) -> str:
         """One line."""
         counts = ", ".join(f"{self.by_status[status]:,} {status}" for status in RowStatus if self.by_status[status])
-        return f"{self.num_rows:,} rows written to {target.describe()}" + (f": {counts}" if counts else "")
+        where = target.describe()
+        if target.format is ExportFormat.OPENAI:
+            where += f" and {target.error_path}"
+        return f"{self.num_rows:,} rows written to {where}" + (f": {counts}" if counts else "")
 
 
 class _Writer(Protocol):
@@ -63,12 +68,18 @@ def export_job(reader: AnyReader, job: Job, target: Target, options: ExportOptio
     found = find_input(job)
     parts = match_files(run, found)
     exported = Exported(notes=[note for note in (found.note, *(part.note for part in parts)) if note])
-    shapes = _find_shapes(parts)
-    planned = plan_columns(list(shapes.values()), run, options.columns, partial(_choose_type, target.format))
-    exported.notes += planned.notes
-    columns = planned.columns
-    form = Form(columns.fields, columns.names if target.format is ExportFormat.JSONL else None)
-    with _open_writer(target, columns) as writer, ExitStack() as stack:
+    shapes: Mapping[str, Shape] = {}
+    columns, form = NO_COLUMNS, Form(_list_batch_fields(run))
+    if target.format is ExportFormat.OPENAI:
+        if options.columns is not None:
+            raise JobError("--columns: OpenAI's files have columns of their own; leave it out, or take another format")
+    else:
+        shapes = _find_shapes(parts)
+        planned = plan_columns(list(shapes.values()), run, options.columns, partial(_choose_type, target.format))
+        exported.notes += planned.notes
+        columns = planned.columns
+        form = Form(columns.fields, columns.names if target.format is ExportFormat.JSONL else None)
+    with _open_writer(target, columns, job.spec) as writer, ExitStack() as stack:
         opened = _Opened(stack, shapes, columns)
         for stretch in iter_stretches(reader, run, parts, found, form):
             exported.by_status.update(stretch.answers.column(STATUS).to_pylist())
@@ -76,6 +87,10 @@ def export_job(reader: AnyReader, job: Job, target: Target, options: ExportOptio
                 writer.write(piece, opened.originals_of(piece.part))
                 exported.num_rows += len(piece.rows)
     return exported
+
+
+def _list_batch_fields(run: ListedRun) -> tuple[str, ...]:
+    return tuple(field for field in (*batches.FIELDS, batches.VECTOR) if field in run.fields)
 
 
 def _find_shapes(parts: Sequence[Part]) -> Mapping[str, Shape]:
@@ -125,7 +140,9 @@ class _Opened:
     def _open(self, part: Part) -> Originals | None:
         if part.file is None:
             return None
-        shape = self._shapes[part.name]
+        shape = self._shapes.get(part.name)
+        if shape is None:
+            return None
         wanted = [shape.schema.field(name) for name in self._columns.originals.names if name in shape.schema.names]
         if not wanted:
             return None
@@ -134,7 +151,11 @@ class _Opened:
 
 
 @contextmanager
-def _open_writer(target: Target, columns: Columns) -> Iterator[_Writer]:
+def _open_writer(target: Target, columns: Columns, spec: JobSpec) -> Iterator[_Writer]:
+    if target.format is ExportFormat.OPENAI:
+        with batches.open_batch_writer(target, spec) as batch_writer:
+            yield batch_writer
+        return
     with open_target(target.path) as stream:
         writer: AbstractContextManager[_Writer]
         match target.format:

@@ -14,8 +14,8 @@ from bulkinfer.job.model_spec import ModelSpec
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.output_spec import OutputSpec
 from bulkinfer.job.prompt_spec import PromptSpec
-from bulkinfer.job.row_sampling import RowFault, RowSampling
 from bulkinfer.job.rerun import keep_task
+from bulkinfer.job.row_sampling import RowFault, RowSampling
 from bulkinfer.job.sampling_spec import SamplingSpec
 from bulkinfer.job.spec import JobSpec, json_schema
 from bulkinfer.job.task_spec import EmbedTask, GenerateTask, ScoreTask, TaskSpec

@@ -91,6 +91,7 @@ class Only(StrEnum):
     INVALID_OUTPUT = "invalid_output"
     UNREADABLE_ROW = "unreadable_row"
     MISSING_FIELD = "missing_field"
+    INVALID_FIELD = "invalid_field"
     TEMPLATE_ERROR = "template_error"
     EMPTY_PROMPT = "empty_prompt"
     PROMPT_TOO_LONG = "prompt_too_long"

@@ -42,7 +42,9 @@ _ROWS_IN_SPANS = """
     where d.row > $after and d.row <= $last_row
 """
 _COUNT_IN_SPANS = f"select s.position, count(*) as num_rows from {_ROWS_IN_SPANS} group by s.position"
-_CODES = {Only(code): code for code in FailureCode} | {Only.INVALID: FailureCode.INVALID_OUTPUT}
+_CODES = {only: FailureCode(only) for only in Only if only in set(FailureCode)} | {
+    Only.INVALID: FailureCode.INVALID_OUTPUT
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,188 @@
+"""Exports as OpenAI's batch API writes them: a file of answers, and one of the requests that have none.
+
+A line is `id`, `custom_id` (the document's id), `response` with the body of the endpoint, and `error`. Which endpoint
+that is, the job's task says. Ids are made of the document's hash: the same export twice is the same file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from enum import StrEnum
+from typing import IO, Any
+
+import orjson
+
+from bulkinfer.errors import JobError
+from bulkinfer.export.rows import Stretch
+from bulkinfer.export.targets import Target, open_target
+from bulkinfer.job import JobSpec
+from bulkinfer.records import FailureCode, JsonValue
+from bulkinfer.sources import Originals
+from bulkinfer.store import RowStatus
+
+FIELDS = (
+    "status",
+    "output",
+    "finish_reason",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "completed_at",
+    "failure_code",
+    "failure_message",
+    "details",
+)
+VECTOR = "vector"
+_FINISH_REASONS = frozenset({"stop", "length"})
+_SERVER_FAULTS = frozenset({FailureCode.ENGINE_ERROR, FailureCode.ENGINE_KILLER})
+_PENDING_MESSAGE = "the run has not come to this request; run the job again"
+
+
+class Endpoint(StrEnum):
+    """What a request would have been sent to."""
+
+    CHAT = "/v1/chat/completions"
+    COMPLETIONS = "/v1/completions"
+    EMBEDDINGS = "/v1/embeddings"
+
+
+def choose_endpoint(spec: JobSpec) -> Endpoint:
+    """The endpoint that does what the job does. Raises JobError where there is none."""
+    match spec.task.kind:
+        case "embed":
+            return Endpoint.EMBEDDINGS
+        case "score":
+            raise JobError(
+                "--format openai: OpenAI's batch API has no endpoint for task.kind score; take another format"
+            )
+    return Endpoint.COMPLETIONS if spec.prompt.text is not None else Endpoint.CHAT
+
+
+class BatchWriter:
+    """Writes stretches as lines of the two files."""
+
+    def __init__(self, endpoint: Endpoint, model: str, answers: IO[bytes], errors: IO[bytes]) -> None:
+        self._endpoint = endpoint
+        self._model = model
+        self._answers = answers
+        self._errors = errors
+
+    def write(self, stretch: Stretch, originals: Originals | None) -> None:  # noqa: ARG002 - as other writers
+        """Write one stretch. The input's own columns have no place here."""
+        for row, place in zip(stretch.answers.to_pylist(), stretch.rows, strict=True):
+            number = f"{row['document_hash'] or stretch.part.name}-{place}"
+            stream = self._answers if row["status"] == RowStatus.ANSWERED else self._errors
+            line = {
+                "id": f"batch_req_{number}",
+                "custom_id": row["document_id"],
+                "response": self._respond(row, number),
+                "error": _describe_error(row),
+            }
+            stream.write(orjson.dumps(line) + b"\n")
+
+    def _respond(self, row: Mapping[str, Any], number: str) -> Mapping[str, JsonValue] | None:
+        request_id = f"req_{number}"
+        match row["status"]:
+            case RowStatus.ANSWERED:
+                return {"status_code": 200, "request_id": request_id, "body": self._write_body(row, number)}
+            case RowStatus.FAILED:
+                is_server = row["failure_code"] in _SERVER_FAULTS
+                kind = "server_error" if is_server else "invalid_request_error"
+                error = {"message": row["failure_message"], "type": kind, "param": None, "code": row["failure_code"]}
+                status = 500 if is_server else 400
+                return {"status_code": status, "request_id": request_id, "body": {"error": error}}
+        return None
+
+    def _write_body(self, row: Mapping[str, Any], number: str) -> Mapping[str, JsonValue]:
+        completed_at: datetime = row["completed_at"]
+        about: dict[str, JsonValue] = {"created": int(completed_at.timestamp()), "model": self._model}
+        match self._endpoint:
+            case Endpoint.EMBEDDINGS:
+                vector = {"object": "embedding", "index": 0, "embedding": row[VECTOR]}
+                usage = {"prompt_tokens": row["prompt_tokens"], "total_tokens": row["prompt_tokens"]}
+                return {"object": "list", "data": [vector], "model": self._model, "usage": usage}
+            case Endpoint.COMPLETIONS:
+                choices: JsonValue = [_write_text_choice(*each) for each in enumerate(_list_answers(row))]
+                head = {"id": f"cmpl-{number}", "object": "text_completion"}
+            case _:
+                choices = [_write_chat_choice(*each) for each in enumerate(_list_answers(row))]
+                head = {"id": f"chatcmpl-{number}", "object": "chat.completion"}
+        return {**head, **about, "choices": choices, "usage": _describe_usage(row)}
+
+
+@contextmanager
+def open_batch_writer(target: Target, spec: JobSpec) -> Iterator[BatchWriter]:
+    """A writer of both files. The errors' file is there even if there are none: an older one would be taken for it."""
+    endpoint = choose_endpoint(spec)
+    with ExitStack() as stack:
+        errors = stack.enter_context(open_target(target.error_path))
+        answers = stack.enter_context(open_target(target.path))
+        yield BatchWriter(endpoint, spec.model.path, answers, errors)
+
+
+def _list_answers(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """Text, reason to end, log probabilities and reasoning of each answer to one document."""
+    details = orjson.loads(row["details"]) if row["details"] else {}
+    outputs = details.get("outputs") or [{"text": row["output"], "finish_reason": row["finish_reason"]}]
+    is_one = "outputs" not in details
+    logprobs, reasoning = details.get("logprobs"), details.get("reasoning")
+    return [
+        {
+            "text": output["text"],
+            "finish_reason": output["finish_reason"] if output["finish_reason"] in _FINISH_REASONS else "stop",
+            "logprobs": logprobs if is_one or logprobs is None else logprobs[place],
+            "reasoning": reasoning if is_one or reasoning is None else reasoning[place],
+        }
+        for place, output in enumerate(outputs)
+    ]
+
+
+def _write_chat_choice(index: int, answer: Mapping[str, Any]) -> Mapping[str, JsonValue]:
+    message = {"role": "assistant", "content": answer["text"], "refusal": None}
+    if answer["reasoning"] is not None:
+        message["reasoning_content"] = answer[
+            "reasoning"
+        ]  # as vLLM's server and others call it; OpenAI has no such key
+    logprobs = answer["logprobs"]
+    tokens = None if logprobs is None else [_write_token(*token) for token in logprobs]
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
+        "finish_reason": answer["finish_reason"],
+    }
+
+
+def _write_token(token: str, logprob: float, others: Sequence[tuple[str, float]]) -> Mapping[str, JsonValue]:
+    top: JsonValue = [{"token": text, "logprob": value, "bytes": list(text.encode())} for text, value in others]
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode()), "top_logprobs": top}
+
+
+def _write_text_choice(index: int, answer: Mapping[str, Any]) -> Mapping[str, JsonValue]:
+    logprobs = answer["logprobs"]
+    told = None
+    if logprobs is not None:
+        told = {
+            "tokens": [token for token, _, _ in logprobs],
+            "token_logprobs": [logprob for _, logprob, _ in logprobs],
+            "top_logprobs": [dict(others) for _, _, others in logprobs],
+        }
+    return {"index": index, "text": answer["text"], "logprobs": told, "finish_reason": answer["finish_reason"]}
+
+
+def _describe_usage(row: Mapping[str, Any]) -> Mapping[str, JsonValue]:
+    return {
+        "prompt_tokens": row["prompt_tokens"],
+        "completion_tokens": row["output_tokens"],
+        "total_tokens": row["prompt_tokens"] + row["output_tokens"],
+        "prompt_tokens_details": {"cached_tokens": row["cached_tokens"]},
+    }
+
+
+def _describe_error(row: Mapping[str, Any]) -> Mapping[str, JsonValue] | None:
+    match row["status"]:
+        case RowStatus.FAILED:
+            return {"code": row["failure_code"], "message": row["failure_message"]}
+        case RowStatus.PENDING:
+            return {"code": RowStatus.PENDING.value, "message": _PENDING_MESSAGE}
+    return None

@@ -1,0 +1,134 @@
+"""OpenAI's batch files: the models of the `openai` package take every line, and no request is lost between the two."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from openai.types import Completion, CreateEmbeddingResponse
+from openai.types.batch_error import BatchError
+from openai.types.chat import ChatCompletion
+from openai.types.shared import ErrorObject
+
+from bulkinfer.errors import JobError
+from bulkinfer.export import ExportOptions, export_job, parse_target
+from bulkinfer.job import load_job
+from bulkinfer.runner import RunOptions
+from bulkinfer.store import open_reader
+from tests.conftest import JobFolder, make_documents
+
+
+def export(folder: JobFolder, name: str = "out.openai.jsonl", columns: tuple[str, ...] | None = None) -> int:
+    """Export the job; the number of rows."""
+    job = load_job(folder.job_path)
+    with open_reader(job.database_path) as reader:
+        return export_job(reader, job, parse_target(folder.path / name), ExportOptions(columns)).num_rows
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of one file, each with the keys of OpenAI's."""
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert all(list(line) == ["id", "custom_id", "response", "error"] for line in lines)
+    return lines
+
+
+def test_chats_and_failures(folder: JobFolder) -> None:
+    broken: list[dict[str, Any]] = [{"id": "null", "body": None}, {"id": "crash", "body": "FAIL"}]
+    folder.write_documents([*make_documents(6), *broken, make_documents(1)[0]])
+    faults = [{"match": "FAIL", "kind": "error", "times": None}]
+    folder.run(engine={"simulated": {**folder.spec["engine"]["simulated"], "faults": faults}})
+    assert export(folder) == 9
+    answers = read_lines(folder.path / "out.openai.jsonl")
+    errors = read_lines(folder.path / "out_errors.openai.jsonl")
+    assert [line["custom_id"] for line in answers] == ["d0", "d1", "d2", "d3", "d4", "d5", "d0"]
+    for line in answers:
+        assert (line["error"], line["response"]["status_code"]) == (None, 200)
+        chat = ChatCompletion.model_validate(line["response"]["body"], strict=True)
+        assert chat.choices[0].message.content
+        assert chat.usage is not None
+        assert chat.usage.total_tokens == chat.usage.prompt_tokens + chat.usage.completion_tokens
+    assert len({line["id"] for line in [*answers, *errors]}) == 9
+    assert [line["custom_id"] for line in errors] == ["null", "crash"]
+    for line, code, status in zip(errors, ("missing_field", "engine_error"), (400, 500), strict=True):
+        assert line["response"]["status_code"] == status
+        assert ErrorObject.model_validate(line["response"]["body"]["error"], strict=True).code == code
+        assert BatchError.model_validate(line["error"], strict=True).code == code
+
+
+def test_requests_that_no_run_has_come_to_are_errors(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(5))
+    folder.run(RunOptions(limit=2))
+    export(folder)
+    errors = read_lines(folder.path / "out_errors.openai.jsonl")
+    assert [(line["custom_id"], line["response"], line["error"]["code"]) for line in errors] == [
+        (f"d{number}", None, "pending") for number in (2, 3, 4)
+    ]
+
+
+def test_embeddings(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    del folder.spec["sampling"], folder.spec["prompt"]
+    folder.spec |= {"task": {"kind": "embed"}, "prompt": {"text": "{{ body }}"}}
+    folder.run()
+    export(folder)
+    for line in read_lines(folder.path / "out.openai.jsonl"):
+        response = CreateEmbeddingResponse.model_validate(line["response"]["body"], strict=True)
+        assert len(response.data[0].embedding) > 1
+    assert (folder.path / "out_errors.openai.jsonl").read_bytes() == b""
+
+
+def test_several_answers_are_several_choices() -> None:
+    from bulkinfer.export.batches import BatchWriter, Endpoint
+
+    token = ["Hi", -0.25, [["Hi", -0.25], ["Ho", -1.5]]]
+    details = {
+        "outputs": [
+            {"text": "Hi", "finish_reason": "stop", "output_tokens": 1},
+            {"text": "Ho", "finish_reason": "repetition", "output_tokens": 1},
+        ],
+        "logprobs": [[token], [token]],
+        "reasoning": ["because", None],
+    }
+    row = {
+        "output": "Hi",
+        "finish_reason": "stop",
+        "prompt_tokens": 3,
+        "cached_tokens": 1,
+        "output_tokens": 2,
+        "completed_at": datetime.now(UTC),
+        "details": orjson.dumps(details).decode(),
+    }
+    chat = BatchWriter(Endpoint.CHAT, "m", None, None)._write_body(row, "1")  # type: ignore[arg-type]  # writes nothing
+    parsed = ChatCompletion.model_validate(chat, strict=True)
+    assert [choice.message.content for choice in parsed.choices] == ["Hi", "Ho"]
+    assert parsed.choices[1].finish_reason == "stop"
+    assert parsed.choices[0].logprobs is not None
+    assert parsed.choices[0].logprobs.content is not None
+    assert parsed.choices[0].logprobs.content[0].top_logprobs[1].token == "Ho"
+    text = BatchWriter(Endpoint.COMPLETIONS, "m", None, None)._write_body(row, "1")  # type: ignore[arg-type]  # as above
+    completion = Completion.model_validate(text, strict=True)
+    assert [choice.text for choice in completion.choices] == ["Hi", "Ho"]
+
+
+def test_columns_cannot_be_chosen(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(1))
+    folder.run()
+    with pytest.raises(JobError, match="--columns"):
+        export(folder, columns=("output",))
+    assert not (folder.path / "out.openai.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "errors"),
+    [
+        ("out.openai.jsonl", "out_errors.openai.jsonl"),
+        ("out.jsonl", "out_errors.jsonl"),
+        ("out.txt", "out_errors.txt"),
+        ("out", "out_errors"),
+    ],
+)
+def test_the_error_file_is_named_after_the_other(name: str, errors: str) -> None:
+    from bulkinfer.records import ExportFormat
+
+    assert parse_target(Path("a") / name, ExportFormat.OPENAI).error_path == Path("a") / errors
