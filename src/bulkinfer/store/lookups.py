@@ -42,7 +42,8 @@ _ROWS_IN_SPANS = """
     where d.row > $after and d.row <= $last_row
 """
 _COUNT_IN_SPANS = f"select s.position, count(*) as num_rows from {_ROWS_IN_SPANS} group by s.position"
-_CODES = {only: FailureCode(only) for only in Only if only in set(FailureCode)} | {
+_NAMES = {code.value: code for code in FailureCode}
+_CODES = {only: _NAMES[only.value] for only in Only if only.value in _NAMES} | {
     Only.INVALID: FailureCode.INVALID_OUTPUT
 }
 
