@@ -57,7 +57,8 @@ def _describe_section(section: Schema, definitions: Schema, *, is_one_of_many: b
         is_needed = key in section.get("required", ())
         default = "must be given" if is_needed else _tell_default(value)
         nested = [definitions[ref] for ref in _iter_refs(value)]
-        yield f"| `{key}` | {_cell(_tell_type(value, definitions))} | {default} | {_cell(_tell_what(value))} |"
+        what = _tell_what(value) or str(nested[0].get("description", "")) if nested else _tell_what(value)
+        yield f"| `{key}` | {_cell(_tell_type(value, definitions))} | {default} | {_cell(what)} |"
         for inner in nested:
             for inner_key, inner_value in inner.get("properties", {}).items():
                 needed = inner_key in inner.get("required", ())
