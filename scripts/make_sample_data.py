@@ -224,6 +224,8 @@ def main(folder: Path) -> None:
     (folder / "tickets.jsonl").write_bytes(b"".join(format_line(ticket) + b"\n" for ticket in tickets))
     lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in iter_conversations(tickets)]
     (folder / "conversations.jsonl").write_bytes(b"".join(lines))
+    threads = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in iter_threads(tickets)]
+    (folder / "threads.jsonl").write_bytes(b"".join(threads))
     (folder / "broken.jsonl").write_bytes(b"".join(iter_broken_lines(random.Random(SEED + 1))))
 
 
@@ -259,6 +261,16 @@ def iter_conversations(tickets: list[Ticket]) -> Iterator[dict[str, object]]:
             "max_tokens": rng.choice([None, 24, 64]),
             "seed": number,
         }
+
+
+def iter_threads(tickets: list[Ticket]) -> Iterator[dict[str, object]]:
+    """All English mails about a product, one after the other, in texts from about 2,000 to 40,000 characters."""
+    rng = random.Random(SEED + 3)
+    for number, product in enumerate(PRODUCTS, start=1):
+        mails = [ticket for ticket in tickets if ticket.product == product and ticket.language == "en"]
+        mails = mails[: rng.randint(4, len(mails))]
+        texts = [f"On {mail.created_at:%d %B %Y}: {mail.subject}\n\n{mail.body}" for mail in mails]
+        yield {"thread_id": f"P-{number:02d}", "product": product, "num_mails": len(mails), "text": "\n\n".join(texts)}
 
 
 def ticket_id(index: int) -> str:

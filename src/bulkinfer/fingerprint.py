@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from uuid import UUID
 
@@ -17,10 +17,15 @@ import orjson
 
 from bulkinfer.errors import JobError
 from bulkinfer.job import JobSpec, PromptSpec, SamplingSpec, find_nearest
-from bulkinfer.records import JsonValue
+from bulkinfer.records import JsonValue, Request
 
 SCHEME = "bulkinfer-task-1"
 """Goes up when the meaning of a task's fingerprint changes: old answers then no longer count as done."""
+
+_NOT_ASKED = frozenset(
+    {"document_hash", "origin", "num_chars", "attempt", "queued_at_s", "prefix_group", "priority", "spans", "fields"}
+)
+"""What of a request says where it comes from and when it is asked."""
 
 _WEIGHTS = re.compile(r".+\.(safetensors|bin|pt|pth|gguf)")
 _READ_WHOLE = re.compile(
@@ -75,6 +80,16 @@ def hash_canonical(canonical: bytes) -> bytes:
     return hashlib.sha256(canonical).digest()[:16]
 
 
+def hash_part(request: Request) -> bytes:
+    """16 bytes that are equal for what asks the model the same, whichever document it comes from.
+
+    Of all of a request that the model gets. The hash of a document is never among them.
+    """
+    asked = {one.name: getattr(request, one.name) for one in fields(Request) if one.name not in _NOT_ASKED}
+    canonical = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=bytes.hex)
+    return hashlib.sha256(b"bulkinfer-part-1\n" + canonical).digest()[:16]
+
+
 def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str, str] | None = None) -> UUID:
     """The identity of all that can change an answer, apart from the document; `adapters`: the digest of each."""
     task: dict[str, JsonValue] = {
@@ -84,7 +99,7 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str,
         "chat_template": spec.model.chat_template,
         "prompt": [spec.prompt.system, spec.prompt.user],
         "sampling": _normal_sampling(spec.sampling) if spec.writes_answers else None,
-        "over_length": spec.limits.overlong,
+        "over_length": _describe_overlong(spec),
         # What came later is there only where a job has it: tasks from before keep their names.
         **_list_adapters(spec, adapters or {}),
         **_list_given(turns=_list_turns(spec.prompt), messages=spec.prompt.messages),
@@ -117,6 +132,12 @@ def identify_model(model: str, revision: str | None) -> ModelIdentity:
         raise JobError(f"model.path: {folder} is not a folder; name the folder that holds config.json") from None
     except OSError as error:
         raise JobError(f"model.path: {folder} cannot be read: {error.strerror}") from None
+
+
+def _describe_overlong(spec: JobSpec) -> JsonValue:
+    if spec.limits.overlong == "split":
+        return ["split", spec.limits.overlap_tokens, spec.prompt.combine]
+    return spec.limits.overlong
 
 
 def _normal_sampling(sampling: SamplingSpec) -> dict[str, JsonValue]:

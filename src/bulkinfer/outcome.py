@@ -60,7 +60,7 @@ def decide_outcome(
     many numbers each vector of the model has; None where that is not known.
     """
     if isinstance(event, Rejection):
-        return _fail_request(request, event.code, event.message, None, now)
+        return fail_request(request, event.code, event.message, None, now)
     match event.finish_reason:
         case FinishReason.STOP:
             fault = _find_fault(event, task, vector_size)
@@ -76,7 +76,7 @@ def decide_outcome(
         case reason:
             # abort, error, and what later engines may add: none of them is an answer.
             code, message = FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
-    return _fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
+    return fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
 
 
 def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
@@ -87,6 +87,28 @@ def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
 def fail_document(document: Document, document_hash: bytes, code: FailureCode, message: str, now: datetime) -> Failure:
     """The outcome of a document that gives no prompt. It has no attempts: the engine never saw it."""
     return _fail_unseen(document, document_hash, code, message, now)
+
+
+def fail_request(
+    request: Request,
+    code: FailureCode,
+    message: str,
+    raw_output: str | None,
+    now: datetime,
+    details: Mapping[str, JsonValue] | None = None,
+) -> Failure:
+    """The outcome of a request that came to nothing; `raw_output` is what the engine wrote."""
+    return Failure(
+        document_hash=request.document_hash,
+        origin=request.origin,
+        code=code,
+        message=message,
+        raw_output=raw_output,
+        attempts=request.attempt,
+        retryable=is_retryable(code),
+        failed_at=now,
+        details=details,
+    )
 
 
 def is_retryable(code: FailureCode) -> bool:
@@ -193,27 +215,6 @@ def _succeed(request: Request, completion: Completion, value: str | None, waited
         completed_at=now,
         details=_add_adapter(completion.details, request),
         vector=completion.vector,
-    )
-
-
-def _fail_request(
-    request: Request,
-    code: FailureCode,
-    message: str,
-    raw_output: str | None,
-    now: datetime,
-    details: Mapping[str, JsonValue] | None = None,
-) -> Failure:
-    return Failure(
-        document_hash=request.document_hash,
-        origin=request.origin,
-        code=code,
-        message=message,
-        raw_output=raw_output,
-        attempts=request.attempt,
-        retryable=is_retryable(code),
-        failed_at=now,
-        details=details,
     )
 
 

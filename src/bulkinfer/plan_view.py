@@ -46,6 +46,8 @@ def _describe_failures(found: Mapping[str, Any]) -> Iterator[Line]:
     if found["overlong"]["cut"]:
         about = "" if found["overlong"]["is_exact"] else "about "
         yield "too long", "{}{cut:,}, cut by limits.overlong: {policy}".format(about, **found["overlong"])
+        if found["overlong"]["parts"]:
+            yield "", "about {parts:,} parts, and their answers joined".format(**found["overlong"])
     label = "will fail"
     for code, expected in found["expected_failures"].items():
         yield label, f"{'' if expected['is_exact'] else 'about '}{expected['documents']:,} {code}"

@@ -261,10 +261,10 @@ class ShardPlanner:
                 match self.template.prepare(document, notes_spans=self.notes_spans):
                     case DocumentFault(code, message):
                         return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
-                    case Prompt(messages, sampling, adapter, spans):
+                    case Prompt(messages, sampling, adapter, spans, fields):
                         num_chars = sum(len(message.content) for message in messages)
-                        who = entry.document_hash, document.origin
-                        return Request(*who, messages, num_chars, sampling=sampling, adapter=adapter, spans=spans)
+                        asked = Request(entry.document_hash, document.origin, messages, num_chars)
+                        return replace(asked, sampling=sampling, adapter=adapter, spans=spans, fields=fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ def test_failures_of_the_other_policy_are_not_in_the_way(mixed: JobFolder) -> No
 def test_a_plan_says_how_many_will_be_cut(mixed: JobFolder, policy: str) -> None:
     mixed.write_job(limits={"overlong": policy})
     found = forecast(mixed)
-    assert found["overlong"] == {"policy": policy, "documents": NUM_LONG, "cut": NUM_LONG, "is_exact": True}
+    assert found["overlong"] == {"policy": policy, "documents": NUM_LONG, "cut": NUM_LONG, "parts": 0, "is_exact": True}
     assert found["expected_failures"] == {}
     assert found["documents"]["to_ask"] == NUM_SHORT + NUM_LONG
     assert not found["tokens"]["is_exact"]
@@ -102,5 +102,11 @@ def test_a_plan_says_what_cutting_does_not_help(mixed: JobFolder) -> None:
     mixed.write_job(prompt={"user": "Be brief. " * 50 + "{{ body }}"}, limits={"overlong": "truncate_tail"})
     found = forecast(mixed)
     num_all = NUM_SHORT + NUM_LONG
-    assert found["overlong"] == {"policy": "truncate_tail", "documents": num_all, "cut": 0, "is_exact": True}
+    assert found["overlong"] == {
+        "policy": "truncate_tail",
+        "documents": num_all,
+        "cut": 0,
+        "parts": 0,
+        "is_exact": True,
+    }
     assert found["expected_failures"] == {"prompt_too_long": {"documents": num_all, "is_exact": True}}

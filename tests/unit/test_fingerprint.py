@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
@@ -99,6 +100,18 @@ def test_each_policy_for_what_is_too_long_is_a_task_and_the_default_is_none() ->
     found = {fingerprint_task(spec(limits={"overlong": policy}), HUB) for policy in policies}
     assert len(found) == len(policies)
     assert fingerprint_task(spec(limits={"overlong": "fail"}), HUB) == fingerprint_task(spec(), HUB)
+
+
+def test_how_parts_are_cut_and_joined_is_a_part_of_the_task() -> None:
+    def split(combine: str, **limits: object) -> UUID:
+        prompt = {"user": "{{ body }}", "combine": combine}
+        return fingerprint_task(spec(prompt=prompt, limits={"overlong": "split", **limits}), HUB)
+
+    one, other = "{{ parts }}", "{{ parts }}!"
+    assert len({split(one), split(other), split(one, overlap_tokens=0), fingerprint_task(spec(), HUB)}) == 4
+    assert split(one, overlap_tokens=64) == split(one)
+    unused = spec(prompt={"user": "{{ body }}", "combine": one})
+    assert fingerprint_task(unused, HUB) == fingerprint_task(spec(), HUB)
 
 
 def test_the_fingerprint_of_a_task_is_pinned() -> None:

@@ -18,7 +18,7 @@ FOUND: dict[str, Any] = {
         "unreadable_row": {"documents": 12, "is_exact": True},
     },
     "failed_rows": {"rows": 1_234, "is_exact": False},
-    "overlong": {"policy": "fail", "documents": 0, "cut": 0, "is_exact": True},
+    "overlong": {"policy": "fail", "documents": 0, "cut": 0, "parts": 0, "is_exact": True},
     "exceeds_max_failures": True,
     "tokens": {
         "counted_by": "tokenizer", "is_exact": False, "prompt": 1_234_567_890, "output_at_most": 403_200_000,
@@ -110,7 +110,7 @@ def test_a_context_that_a_run_may_not_have_is_said(origin: str, line: str) -> No
 
 
 def test_what_is_cut_has_a_line() -> None:
-    cut = {"policy": "truncate_tail", "documents": 1_240, "cut": 1_234, "is_exact": False}
+    cut = {"policy": "truncate_tail", "documents": 1_240, "cut": 1_234, "parts": 0, "is_exact": False}
     assert "too long    about 1,234, cut by limits.overlong: truncate_tail" in lines_of(FOUND | {"overlong": cut})
     exact = cut | {"is_exact": True}
     assert "too long    1,234, cut by limits.overlong: truncate_tail" in lines_of(FOUND | {"overlong": exact})

@@ -2,13 +2,23 @@
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bulkinfer.prompt.cutting import MARKER
-from bulkinfer.prompt.fitting import MAX_TRIES, SLACK_TOKENS, Fitted, Unfit, fit_prompt
+from bulkinfer.prompt.fitting import (
+    MAX_TRIES,
+    SLACK_TOKENS,
+    Fitted,
+    Split,
+    Unfit,
+    expect_parts,
+    fit_prompt,
+    split_prompt,
+)
 from bulkinfer.records import Message, Overlong, Span
 
 HEAD, MIDDLE, TAIL = Overlong.TRUNCATE_HEAD, Overlong.TRUNCATE_MIDDLE, Overlong.TRUNCATE_TAIL
@@ -116,3 +126,114 @@ def test_whatever_the_text_it_fits_or_says_that_it_cannot(
     assert fitted.num_tokens == count(fitted.messages) <= room
     again = fit(bodies, policy, room, count)
     assert again == fitted
+
+
+def split(body: str, room: int, overlap_tokens: int, count: Counter, *others: str, tells: bool = True) -> Split | Unfit:
+    messages, spans = make_prompt(*others, body)
+    num_tokens = count(messages) if tells else None
+    count.num_asked = 0
+    return split_prompt(messages, spans, room, overlap_tokens, count, num_tokens)
+
+
+def tokens_of(body: str, cut: tuple[int, int], count: Counter, *others: str) -> int:
+    return count(make_prompt(*others, body[cut[0] : cut[1]])[0])
+
+
+@pytest.mark.parametrize("way", ["words", "bytes", "characters"])
+@pytest.mark.parametrize("tells", [True, False])
+def test_parts_fit_overlap_and_end_with_sentences(way: str, tells: bool) -> None:
+    body = "".join(f"Sentence {number} of ünicode 漢字 text. " for number in range(3_000))
+    count = Counter(way)
+    room = 300
+    found = split(body, room, 30, count, tells=tells)
+    assert isinstance(found, Split)
+    assert count.num_asked <= 2.5 * len(found.cuts) + 5
+    cuts = found.cuts
+    assert (cuts[0][0], cuts[-1][1]) == (0, len(body))
+    sizes = [tokens_of(body, cut, count) for cut in cuts]
+    assert found.num_tokens >= max(sizes)
+    assert max(sizes) <= room
+    around = tokens_of("", (0, 0), count)
+    assert min(sizes[:-1]) - around >= 0.65 * (room - around)
+    for (start, end), (next_start, _) in pairwise(cuts):
+        assert start < next_start < end
+        assert count.count_text(body[next_start:end]) <= 34
+        assert body[:end].endswith(". ")
+        assert body[next_start - 1] == " "
+
+
+def test_without_overlap_parts_follow_each_other() -> None:
+    body = "word " * 4_000
+    found = split(body, 200, 0, Counter("characters"))
+    assert isinstance(found, Split)
+    assert "".join(body[start:end] for start, end in found.cuts) == body
+
+
+def test_an_overlap_takes_a_third_of_a_part_at_most() -> None:
+    count = Counter("characters")
+    found = split("word " * 4_000, 200, 10_000, count)
+    assert isinstance(found, Split)
+    assert all(2 * (end - next_start) <= end - start for (start, end), (next_start, _) in pairwise(found.cuts))
+
+
+def test_a_text_that_is_printed_twice_is_cut_in_both_places() -> None:
+    body = "word " * 1_000
+    content = f"{body}|{body}"
+    messages = (Message("user", content),)
+    spans = (Span(0, 0, 5_000), Span(0, 5_001, 10_001))
+    found = split_prompt(messages, spans, 200, 0, Counter("characters"))
+    assert isinstance(found, Split)
+    for start, end in found.cuts:
+        assert Counter("characters")((Message("user", f"{body[start:end]}|{body[start:end]}"),)) <= 200
+
+
+def test_what_else_is_in_the_prompt_may_leave_no_room() -> None:
+    count = Counter("characters")
+    unfit = split("b" * 4_000, 200, 0, count, "a" * 3_000)
+    assert isinstance(unfit, Unfit)
+    assert unfit.num_tokens is not None
+    assert unfit.num_tokens > 200
+    assert not unfit.is_too_many
+
+
+@pytest.mark.parametrize("tells", [True, False])
+def test_too_many_parts_are_refused(monkeypatch: pytest.MonkeyPatch, tells: bool) -> None:
+    monkeypatch.setattr("bulkinfer.prompt.fitting.MAX_PARTS", 10)
+    count = Counter("characters")
+    unfit = split("word " * 40_000, 200, 0, count, tells=tells)
+    assert isinstance(unfit, Unfit)
+    assert unfit.is_too_many
+    assert count.num_asked <= 40
+
+
+@given(
+    st.text(st.sampled_from("ab. \né漢👍🏽\N{COMBINING ACUTE ACCENT}"), max_size=600),
+    st.integers(0, 200),
+    st.integers(0, 100),
+    st.sampled_from(["words", "bytes", "characters", "lines"]),
+)
+def test_whatever_the_text_parts_cover_it_and_fit(body: str, room: int, overlap_tokens: int, way: str) -> None:
+    count = Counter(way)
+    found = split(body, room, overlap_tokens, count)
+    if isinstance(found, Unfit):
+        return
+    reached = 0
+    for start, end in found.cuts:
+        assert start <= reached < end or not body
+        assert tokens_of(body, (start, end), count) <= room
+        reached = end
+    assert reached == len(body)
+
+
+def test_what_is_expected_of_parts_is_about_what_they_are() -> None:
+    body = "".join(f"Sentence {number} is of some length. " for number in range(4_000))
+    count = Counter("characters")
+    messages, _ = make_prompt(body)
+    found = split(body, 500, 40, count)
+    assert isinstance(found, Split)
+    asked = expect_parts(count(messages), tokens_of("", (0, 0), count), 500, 40)
+    assert asked is not None
+    assert asked[0] == pytest.approx(len(found.cuts), rel=0.1)
+    assert asked[1] <= 500
+    assert expect_parts(1_000, 500, 500, 40) is None
+    assert expect_parts(10**9, 100, 500, 40) is None

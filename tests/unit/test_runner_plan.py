@@ -129,6 +129,7 @@ def test_the_engine_is_told_what_the_job_says(folder: JobFolder) -> None:
         max_concurrency=3,
         max_context_tokens=99,
         arguments={"engine_start_s": 4},
+        overlap_tokens=64,
     )
 
 

@@ -79,6 +79,8 @@ class EngineSpec:
     """Whether vectors are scaled to the length 1."""
     overlong: str = Overlong.FAIL
     """What is done with a prompt that is too long, where it has spans."""
+    overlap_tokens: int = 0
+    """Of the parts of one that is split."""
 
     @property
     def is_pooling(self) -> bool:

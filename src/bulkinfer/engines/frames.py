@@ -150,6 +150,7 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
         case "Rejection":
             fields["document_hash"] = bytes.fromhex(fields["document_hash"])
             fields["code"] = FailureCode(fields["code"])
+            fields["cuts"] = tuple((start, end) for start, end in fields["cuts"])
             return Rejection(**fields)
         case "EngineStats":
             return EngineStats(**fields)

@@ -32,6 +32,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         task=spec.task.kind,
         is_normalized=spec.task.normalize if isinstance(spec.task, EmbedTask) else True,
         overlong=spec.limits.overlong,
+        overlap_tokens=spec.limits.overlap_tokens,
         is_plain=spec.writes_answers and spec.prompt.text is not None,
         adapters=job.adapters,
         row_sampling=RowSampling(spec.sampling).parameters,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec, MeasuringEngine, Prepared, StepEngine
-from bulkinfer.prompt.fitting import Unfit, fit_prompt
+from bulkinfer.prompt.fitting import MAX_PARTS, Unfit, fit_prompt, split_prompt
 from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, JsonValue, Message, Overlong, Rejection
 
 MAX_COUNTED_CHARS = 4 * 1024 * 1024
@@ -18,18 +18,19 @@ MAX_COUNTED_CHARS = 4 * 1024 * 1024
 def fitting(engine: MeasuringEngine, spec: EngineSpec) -> StepEngine:
     """The engine, which cuts what is too long if the job says so."""
     policy = Overlong(spec.overlong)
-    return engine if policy is Overlong.FAIL else FittingEngine(engine, policy)
+    return engine if policy is Overlong.FAIL else FittingEngine(engine, policy, spec.overlap_tokens)
 
 
 class FittingEngine:
-    """A `StepEngine` that truncates a prompt that is too long.
+    """A `StepEngine` that truncates a prompt that is too long, or says where it is to be split.
 
     What was done stands in the completion's details, as `overlong`.
     """
 
-    def __init__(self, engine: MeasuringEngine, policy: Overlong) -> None:
+    def __init__(self, engine: MeasuringEngine, policy: Overlong, overlap_tokens: int) -> None:
         self._engine = engine
         self._policy = policy
+        self._overlap_tokens = overlap_tokens
         self._done: dict[bytes, Mapping[str, JsonValue]] = {}
         """By document: what was done with requests that the engine has, or will get."""
 
@@ -45,6 +46,8 @@ class FittingEngine:
             return prepared
         if not request.spans:
             return prepared
+        if self._policy is Overlong.SPLIT:
+            return self._split(request, prepared)
         return self._truncate(request, prepared)
 
     def admit(self, prepared: Prepared) -> Rejection | None:
@@ -104,12 +107,33 @@ class FittingEngine:
             self._done[request.document_hash] = describe_overlong(self._policy, num_tokens, fitted.num_tokens, 1)
         return prepared
 
+    def _split(self, request: EngineRequest, rejection: Rejection) -> Rejection:
+        num_tokens = rejection.prompt_tokens or self._engine.count_tokens(request)
+        room = self._engine.find_room(request)
+        split = split_prompt(
+            request.messages,
+            request.spans,
+            room,
+            self._overlap_tokens,
+            lambda messages: self._count(request, messages),
+            num_tokens,
+        )
+        if isinstance(split, Unfit):
+            return self._refuse(rejection, split, room)
+        return replace(
+            rejection, prompt_tokens=num_tokens, room_tokens=room, cuts=split.cuts, longest_tokens=split.num_tokens
+        )
+
     def _count(self, request: EngineRequest, messages: tuple[Message, ...]) -> int | None:
         return self._engine.count_tokens(replace(request, messages=messages, spans=()))
 
     def _refuse(self, rejection: Rejection, unfit: Unfit, room: int) -> Rejection:
-        if unfit.num_tokens is None:
+        if unfit.is_too_many:
+            why = f"it would have more than {MAX_PARTS:,} parts"
+        elif unfit.num_tokens is None:
             why = "the engine refuses the prompt without the document's fields"
+        elif self._policy is Overlong.SPLIT:
+            why = f"all else than the longest field has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
         else:
             why = f"the job's own text alone has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
         return replace(rejection, message=f"{rejection.message}; limits.overlong: {self._policy} does not help: {why}")

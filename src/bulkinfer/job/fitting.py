@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec
 from bulkinfer.job.prompt_spec import PromptSpec, check_conversation
 from bulkinfer.job.sampling_spec import SamplingSpec
@@ -22,7 +23,7 @@ class _Wants:
 
 
 _WANTS: Mapping[str, _Wants] = {
-    "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text"})),
+    "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text", "combine"})),
     "embed": _Wants(("text",), is_drawn=False),
     "score": _Wants(("query", "document"), is_drawn=False),
 }
@@ -76,4 +77,29 @@ def check_model(kind: str, model: ModelSpec) -> None:
             "remove it: no chat template is put around a text that is embedded or scored",
             path=("model", "chat_template"),
             found=model.chat_template,
+        )
+
+
+def check_overlong(kind: str, prompt: PromptSpec, limits: LimitsSpec, sampling: SamplingSpec) -> None:
+    """Raises PydanticCustomError for documents that are to be split where their answers cannot be joined."""
+    if limits.overlong != "split":
+        return
+    if kind != "generate":
+        raise wrong_value(
+            f"fail or one of truncate_head, truncate_middle, truncate_tail with task.kind {kind}",
+            "only what generate writes can be joined",
+            path=("limits", "overlong"),
+            found="split",
+        )
+    if prompt.combine is None:
+        raise missing_key(("prompt", "combine"), "limits.overlong split joins the answers to the parts with it")
+    if sampling.num_answers > 1:
+        advice = "several answers to each part cannot be joined"
+        raise wrong_value("1 with limits.overlong split", advice, path=("sampling", "n"), found=sampling.n)
+    if sampling.columns is not None and sampling.columns.n is not None:
+        raise wrong_value(
+            "no such key with limits.overlong split",
+            "several answers to each part cannot be joined",
+            path=("sampling", "columns", "n"),
+            found=sampling.columns.n,
         )

@@ -75,13 +75,21 @@ class LimitsSpec(Section):
         "as far as there is memory for it.",
         examples=["auto", 2048],
     )
-    overlong: Literal["fail", "truncate_head", "truncate_middle", "truncate_tail"] = Field(
+    overlong: Literal["fail", "truncate_head", "truncate_middle", "truncate_tail", "split"] = Field(
         default="fail",
         description="What is done with a document whose prompt and answer are more than max_context_tokens: it fails "
         "(`prompt_too_long`); its head is cut away, so that its end stays; or its middle; or its tail, so that its "
-        "beginning stays. Only the fields that the prompt prints are cut, the longest first, never the job's own "
+        "beginning stays; or it is split into parts that are answered one by one, and the answers joined by "
+        "`prompt.combine`. Only the fields that the prompt prints are cut, the longest first, never the job's own "
         "text. Rows say what was done (`details.overlong`).",
         examples=["truncate_tail"],
+    )
+    overlap_tokens: int = Field(
+        default=64,
+        ge=0,
+        le=1_000_000,
+        description="With `overlong: split`: about so many tokens of each part stand at the beginning of the next, "
+        "too; at most a third of it.",
     )
     reject_when_queue_full: bool = Field(
         default=False,

@@ -56,6 +56,12 @@ class PromptSpec(Section):
         "list as JSON text.",
         examples=["messages"],
     )
+    combine: Text | None = Field(
+        default=None,
+        description="With `limits.overlong: split`: the user message that joins the answers to the parts of one "
+        "document. `parts` is the list of them; the document's fields are there, too, and the system message.",
+        examples=["{{ parts | join('\n\n') }}\n\nMake one summary of these."],
+    )
     text: Text | None = Field(
         default=None,
         description="Instead of `user`: a text that the model goes on with; with task.kind embed, the text that is "

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from bulkinfer.job.engine_spec import EngineSection
-from bulkinfer.job.fitting import check_model, check_prompt, check_sampling
+from bulkinfer.job.fitting import check_model, check_overlong, check_prompt, check_sampling
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec, check_adapters
@@ -62,6 +62,7 @@ class JobSpec(Section):
         check_model(self.task.kind, self.model)
         check_adapters(self.model)
         check_answers(self.sampling)
+        check_overlong(self.task.kind, self.prompt, self.limits, self.sampling)
         return self
 
     @model_validator(mode="after")

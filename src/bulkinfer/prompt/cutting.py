@@ -4,6 +4,7 @@ A text is cut between characters as people see them: not before a combining mark
 line end of two.
 """
 
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,6 +14,8 @@ from bulkinfer.records import Message, Overlong, Span
 MARKER = " […] "
 """Stands where the middle was."""
 
+_BORDERS = tuple(map(re.compile, (r"\n\s*\n", r"(?<=[.!?])\s+|(?<=[。！？])|\n", r"\s+")))  # noqa: RUF001 - Chinese
+"""Where a text is best cut, the best first: behind a paragraph, a sentence or line, a word."""
 _JOINER = "\N{ZERO WIDTH JOINER}"
 _EXTENDING = frozenset(f"{_JOINER}\N{VARIATION SELECTOR-15}\N{VARIATION SELECTOR-16}🏻🏼🏽🏾🏿")
 _MAX_MARKS = 16
@@ -41,6 +44,47 @@ def cut_text(text: str, num_chars: int, policy: Overlong) -> str:
     if policy is Overlong.TRUNCATE_HEAD:
         return text[_move_on(text, len(text) - num_chars) :]
     return text[: _move_back(text, num_chars)]
+
+
+def find_longest(messages: Sequence[Message], spans: Sequence[Span]) -> tuple[str, tuple[Span, ...]]:
+    """The longest text that the document brought, and every place where it stands: a field may be printed twice."""
+    longest = max(spans, key=lambda span: span.end - span.start)
+    text = _text_of(messages, longest)
+    return text, tuple(span for span in spans if _text_of(messages, span) == text)
+
+
+def put_text(messages: Sequence[Message], places: Sequence[Span], text: str) -> tuple[Message, ...]:
+    """The messages with another text in these places."""
+    return _rewrite(messages, ((place, text) for place in places))
+
+
+def find_end(text: str, start: int, at: int) -> int:
+    """Where a part that begins at `start` may end: at a border in its last seventh, else at a character, else at `at`.
+
+    Behind `start`, and not behind `at`.
+    """
+    if at >= len(text):
+        return len(text)
+    earliest = at - (at - start) // 7
+    for border in _BORDERS:
+        ends = [match.end() for match in border.finditer(text, earliest, at)]
+        if ends:
+            return ends[-1]
+    moved = _move_back(text, at)
+    return moved if moved > start else at
+
+
+def find_start(text: str, at: int, end: int) -> int:
+    """Where the part after one that ends at `end` may begin: at a border in the first half of what is to overlap.
+
+    `at` is the earliest place. Not behind `end`.
+    """
+    latest = at + (end - at) // 2
+    for border in _BORDERS[1:]:
+        found = border.search(text, at, latest)
+        if found is not None and found.end() > at:
+            return found.end()
+    return min(_move_on(text, at), end)
 
 
 def _rewrite(messages: Sequence[Message], texts: Iterable[tuple[Span, str]]) -> tuple[Message, ...]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from bulkinfer.job import JobSpec, RowFault, RowSampling, SamplingSpec
 from bulkinfer.prompt.budget import Budget
 from bulkinfer.prompt.conversation import read_conversation
+from bulkinfer.prompt.joining import JoinTemplate
 from bulkinfer.prompt.part import DocumentFault, Part, parse_part, render_part
 from bulkinfer.prompt.values import Printed
 from bulkinfer.records import Document, FailureCode, JsonValue, Message, Span
@@ -33,6 +34,8 @@ class Prompt:
     """The LoRA adapter that answers."""
     spans: tuple[Span, ...] = ()
     """As in `Marked`."""
+    joined: Mapping[str, JsonValue] | None = None
+    """The fields that the answers to parts of it are joined with; None where documents are not split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,8 @@ class PromptTemplate:
     """That of all documents; likewise the next two."""
     adapter_field: str | None = None
     adapters: frozenset[str] = frozenset()
+    combine: JoinTemplate | None = None
+    """Joins the answers to the parts of a document, where documents are split."""
 
     @classmethod
     def parse(cls, system: str | None, user: str) -> "PromptTemplate":
@@ -73,12 +78,14 @@ class PromptTemplate:
             model.adapter,
             model.adapter_column,
             frozenset(model.adapters or ()),
+            _parse_combine(spec),
         )
 
     @property
     def fields(self) -> frozenset[str]:
         """The fields of a document that are read, whether they must be there or not."""
-        return self.columns.union(*(part.fields for part in self.parts))
+        joined = self.combine.fields if self.combine else frozenset[str]()
+        return self.columns.union(joined, *(part.fields for part in self.parts))
 
     @property
     def columns(self) -> frozenset[str]:
@@ -148,7 +155,10 @@ class PromptTemplate:
             message = f"model.adapter_column: the field {self.adapter_field}: expected {expected}"
             return DocumentFault(FailureCode.INVALID_FIELD, message)
         marked = self.render_marked(document, notes_spans=notes_spans)
-        return marked if isinstance(marked, DocumentFault) else Prompt(marked.messages, sampling, adapter, marked.spans)
+        if isinstance(marked, DocumentFault):
+            return marked
+        joined = None if self.combine is None else self.combine.select(document)
+        return Prompt(marked.messages, sampling, adapter, marked.spans, joined)
 
     def _add_conversation(
         self, document: Document, before: list[Message], spans: list[Span], *, notes_spans: bool
@@ -164,3 +174,9 @@ class PromptTemplate:
             contents = ((len(before) + index, message) for index, message in enumerate(found))
             spans = spans + [Span(at, 0, len(one.content)) for at, one in contents if one.role != "system"]
         return Marked((*before, *found), tuple(spans))
+
+
+def _parse_combine(spec: JobSpec) -> JoinTemplate | None:
+    """It must parse if it is there; it has a meaning where documents are split."""
+    template = None if spec.prompt.combine is None else JoinTemplate.parse(spec.prompt.combine)
+    return template if spec.limits.overlong == "split" else None

@@ -76,6 +76,25 @@ class Failure:
     """As in a result."""
 
 
+@dataclass(frozen=True, slots=True)
+class PartAnswer:
+    """The answer to a part of a document that was split, or to the question that joins such answers.
+
+    Not an outcome: it is kept so that a run that was ended, and an equal part of another document, need not ask again.
+    """
+
+    part_hash: bytes
+    """Of what was asked: 16 bytes."""
+    document_hash: bytes
+    """Of the first document that it was asked for."""
+    output: str
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    attempts: int
+    answered_at: datetime
+
+
 Outcome = Result | Failure
 
 

@@ -49,6 +49,8 @@ class Overlong(StrEnum):
     """Both ends stay, with a marker between them."""
     TRUNCATE_TAIL = "truncate_tail"
     """The tail is cut away: the beginning stays."""
+    SPLIT = "split"
+    """Overlapping parts are answered, and the answers joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Request:
     first."""
     spans: tuple[Span, ...] = ()
     """What may be cut where the prompt is too long; empty: nothing."""
+    fields: Mapping[str, JsonValue] | None = None
+    """What the answers to parts of it are joined with, where it may be split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,10 @@ class Rejection:
     prompt_tokens: int | None = None
     room_tokens: int | None = None
     """Of a prompt that is too long: what it might have had."""
+    cuts: tuple[tuple[int, int], ...] = ()
+    """Of a prompt that is to be split: start and end of each part, in characters of the longest text of its spans."""
+    longest_tokens: int | None = None
+    """Of the prompts of those parts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ class Commit:
     commit_s: float
     database_bytes: int = 0
     """Size of the database after it, the write-ahead log included."""
+    part_hashes: tuple[bytes, ...] = ()
+    """Of the answers to parts of documents in it."""
 
 
 class RunStatus(StrEnum):

@@ -4,6 +4,7 @@ plan     what is to be run: template, identity, files; everything that can be re
 parts    the store and the engine that a run holds
 forecast what a run would find and do, with `survey`, `sample`, `spread` and `estimate`
 telling  single documents in numbers, where somebody counts them
+assembly one document that is answered in parts; `assemblies` has all of them
 loop     shard -> queue -> engine -> outcome -> store
 window   the engine and the requests in flight in it: starts, deaths, killers
 ledger   what the loop counts, and the progress and the summary made of it

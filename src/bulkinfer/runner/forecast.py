@@ -17,7 +17,8 @@ from bulkinfer.engines.token_counter import TokenCounter
 from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
 from bulkinfer.prompt import DocumentFault, Prompt
-from bulkinfer.prompt.cutting import cap_spans
+from bulkinfer.prompt.cutting import cap_spans, find_longest, put_text
+from bulkinfer.prompt.fitting import expect_parts
 from bulkinfer.records import Document, FailureCode, JsonValue, Overlong, SourceFile
 from bulkinfer.runner.context import Context, find_context
 from bulkinfer.runner.estimate import Estimate, Work, estimate_work
@@ -101,6 +102,14 @@ class _Prompts:
     is_long_complete: bool = True
     """Whether every document to do that may be too long is."""
 
+    num_parts: float = 0.0
+    """Of documents that are split."""
+
+    @property
+    def num_asked(self) -> float:
+        """Documents that the engine is asked; those that are split are asked their parts, and to join them."""
+        return self.tokens.weight - self.num_parts
+
     @property
     def num_cut(self) -> float:
         """Those of them that are cut so that they fit."""
@@ -135,10 +144,7 @@ class _Prompts:
                 self._note_fault(document_hash, FailureCode.ENGINE_REJECTED, weight)
             elif room is not None and num_tokens > room:
                 self.too_long.add(num_tokens, weight)
-                if self._has_room_for_rest(prompt, room):
-                    self.tokens.add(room, weight)
-                    self._expect_answer(prompt, weight)
-                else:
+                if not self._note_cut(prompt, num_tokens, room, weight):
                     self.num_unfit += weight
                     self.failing[document_hash] = weight
             else:
@@ -153,12 +159,33 @@ class _Prompts:
         num_tokens = spec.max_tokens_of(prompt.sampling) * spec.num_answers_of(prompt.sampling)
         self.output_at_most += weight * num_tokens
 
-    def _has_room_for_rest(self, prompt: Prompt, room: int) -> bool:
-        """Whether cutting the document's text is enough."""
+    def _note_cut(self, prompt: Prompt, num_tokens: int, room: int, weight: float) -> bool:
+        """Count what is asked of a document that is cut; False where that is not enough."""
         if self.policy is Overlong.FAIL or not prompt.spans:
             return False
-        (num_tokens,) = self.counter.count([cap_spans(prompt.messages, prompt.spans, 0, self.policy)])
-        return num_tokens is not None and num_tokens <= room
+        if self.policy is Overlong.SPLIT:
+            return self._note_split(prompt, num_tokens, room, weight)
+        (least,) = self.counter.count([cap_spans(prompt.messages, prompt.spans, 0, self.policy)])
+        if least is None or least > room:
+            return False
+        self.tokens.add(room, weight)
+        self._expect_answer(prompt, weight)
+        return True
+
+    def _note_split(self, prompt: Prompt, num_tokens: int, room: int, weight: float) -> bool:
+        _, places = find_longest(prompt.messages, prompt.spans)
+        (around,) = self.counter.count([put_text(prompt.messages, places, "")])
+        overlap_tokens = self.plan.job.spec.limits.overlap_tokens
+        asked = None if around is None else expect_parts(num_tokens, around, room, overlap_tokens)
+        if asked is None:
+            return False
+        num_parts, part_tokens = asked
+        self.num_parts += weight * num_parts
+        self.tokens.add(part_tokens, weight * num_parts)
+        # The answers are not longer than this, and are joined at once where that fits.
+        self.tokens.add(min(room, num_parts * self.plan.engine_spec.max_tokens_of(prompt.sampling)), weight)
+        self._expect_answer(prompt, weight * (num_parts + 1))
+        return True
 
     def _note_fault(self, document_hash: bytes, code: FailureCode, weight: float) -> None:
         self.faults[code] += weight
@@ -186,7 +213,7 @@ def _describe(
             "answered": counts.num_answered,
             "failed_before": counts.num_failed,
             "to_do": counts.num_to_do,
-            "to_ask": round(prompts.tokens.weight),
+            "to_ask": round(prompts.num_asked),
         },
         "unreadable": {
             "rows": unreadable.num_rows,
@@ -208,6 +235,7 @@ def _describe(
             "policy": prompts.policy.value,
             "documents": round(prompts.too_long.weight),
             "cut": round(prompts.num_cut),
+            "parts": round(prompts.num_parts),
             "is_exact": prompts.counter.is_exact and context.is_certain and prompts.is_long_complete,
         },
         "tokens": _describe_tokens(prompts, estimate, context),

@@ -74,6 +74,12 @@ class Ledger(EngineCounts):
     chars_finished: int = 0
     chars_answered: int = 0
     num_answered: int = 0
+    num_part_answers: int = 0
+    """Those of them that are answers to parts of documents, or join some."""
+    num_assembled: int = 0
+    """Documents that were answered so."""
+    num_parts_reused: int = 0
+    """Parts that had been answered before."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -153,6 +159,11 @@ class Ledger(EngineCounts):
         self.cached_tokens += completion.cached_tokens
         self.output_tokens += completion.output_tokens
         self.last_answer_s = time.monotonic()
+
+    def note_part(self) -> None:
+        """What was answered, or failed, was a part of a document."""
+        self.num_part_answers += 1
+        self.listening.note_outcome()
 
     def note_commit(self, commit: Commit) -> None:
         """Outcomes are on disk."""
@@ -328,8 +339,9 @@ class Ledger(EngineCounts):
                 "engine_start": round(self.engine_start_s, 3),
                 "generate": round(generate_s, 3),
             },
+            **self._summary_of_parts(),
             "throughput": {
-                "documents_per_s": round(self.num_answered * per_s, 3),
+                "documents_per_s": round((self.num_answered - self.num_part_answers + self.num_assembled) * per_s, 3),
                 "prompt_tokens_per_s": round(self.prompt_tokens * per_s, 3),
                 "output_tokens_per_s": round(self.output_tokens * per_s, 3),
             },
@@ -337,6 +349,12 @@ class Ledger(EngineCounts):
             "engine": self._engine_summary(),
             "peak_memory_bytes": {"runner": peak_memory_bytes(), "engine": self.peak_engine_memory_bytes},
         }
+
+    def _summary_of_parts(self) -> Mapping[str, JsonValue]:
+        """Where documents were split."""
+        if not (self.num_part_answers or self.num_parts_reused):
+            return {}
+        return {"parts": {"answered": self.num_part_answers, "reused": self.num_parts_reused}}
 
     def _engine_summary(self) -> Mapping[str, JsonValue]:
         return {

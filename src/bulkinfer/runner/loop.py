@@ -26,20 +26,21 @@ from bulkinfer.errors import (
 )
 from bulkinfer.events import Cancelled, Committed, Draining, EventSink, RunEnded, RunStarted, Warned
 from bulkinfer.job import FailureLimit
-from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome, describe_excess, is_over_limit
-from bulkinfer.records import Commit, Completion, Failure, JsonValue, Only, Outcome, Request, RunStatus
+from bulkinfer.outcome import describe_excess, is_over_limit
+from bulkinfer.records import Commit, JsonValue, Only, Request, RunStatus
+from bulkinfer.runner.assemblies import Assemblies
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.garbage import collect_seldom
 from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.parts import create_engines_of, create_planner, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
+from bulkinfer.runner.receiving import Receiving
 from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
 from bulkinfer.runner.selection import iter_selection_warnings, refuse_selection, select_documents
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
-from bulkinfer.runner.window import Returned
 from bulkinfer.shards import Shard, ShardPlanner, prepare_next
 from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
@@ -102,6 +103,8 @@ class Run:
             ledger=self._ledger,
             emit=emit,
         )
+        self._assemblies = Assemblies(plan.template.combine, store.find_parts)
+        self._receiving = Receiving(plan, self._fleet, self._ledger, self._finished, self._assemblies, store.add_parts)
         self._standing = Standing(self._ledger, self._fleet, self._limits.max_queue_size)
         self._planner = self._begin()
         self._shards = self._planner.iter_shards()
@@ -201,6 +204,7 @@ class Run:
             counts = commit.seq, commit.num_results, commit.num_failures
             self._emit(Committed(*counts, commit.commit_s, commit.database_bytes))
             self._planner.forget(commit.document_hashes)
+            self._assemblies.forget(commit.part_hashes)
 
     def _feed(self) -> None:
         """Fill queue and engine. Before each wait for the store, too: while it is behind, the engine has work.
@@ -212,50 +216,33 @@ class Run:
             self._fill_queue()
             num_queued = len(self._fleet.queue)
             self._feed_engine()
-            has_moved = bool(self._pending) and len(self._fleet.queue) < num_queued
+            has_moved = self._has_more_to_queue and len(self._fleet.queue) < num_queued
 
     def _fill_queue(self) -> None:
-        now_s = self._fleet.now()
-        while self._pending and len(self._fleet.queue) < self._limits.max_queue_size:
-            self._fleet.queue.append(replace(self._pending.popleft(), queued_at_s=now_s))
+        now_s, queue = self._fleet.now(), self._fleet.queue
+        while len(queue) < self._limits.max_queue_size and self._has_more_to_queue:
+            # Parts of documents that were begun go before new documents.
+            if (part := self._assemblies.next_request()) is not None:
+                queue.append(part)
+            elif self._pending:
+                queue.append(replace(self._pending.popleft(), queued_at_s=now_s))
         self._ledger.peak_queue_size = max(self._ledger.peak_queue_size, len(self._fleet.queue))
 
     def _feed_engine(self) -> None:
         if self._ending is None:
-            self._fleet.feed(may_grow=self._next_shard is not None, num_behind=len(self._pending))
+            may_grow = self._next_shard is not None or self._assemblies.has_questions
+            self._fleet.feed(may_grow=may_grow, num_behind=len(self._pending))
 
     def _receive(self) -> None:
         """Wait for the engine, or for the planner while the engine has nothing to do."""
         is_engine_busy = self._fleet.is_busy
-        outcomes = []
-        for returned in self._fleet.poll(TICK_S if is_engine_busy else 0.0):
-            outcome = self._decide(returned)
-            is_again = isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS
-            self._finished.note(outcome, returned.event, is_asked_again=is_again)
-            if is_again:
-                self._fleet.ask_again(returned.flight.request)
-                continue
-            self._ledger.note_outcome(outcome, returned.flight.request.num_chars)
-            outcomes.append(outcome)
+        outcomes = self._receiving.receive(TICK_S if is_engine_busy else 0.0)
         if outcomes:
             self._feed()
             self._finished.tell()
             self._store.add(outcomes)
         elif not is_engine_busy:
             self._wait_for_planner()
-
-    def _decide(self, returned: Returned) -> Outcome:
-        request, event = returned.flight.request, returned.event
-        if isinstance(event, Completion):
-            self._ledger.note_completion(request, event, returned.replica)
-        return decide_outcome(
-            request,
-            event,
-            submitted_at_s=returned.flight.submitted_at_s,
-            now=datetime.now(UTC),
-            task=self._plan.job.spec.task,
-            vector_size=self._ledger.vector_size,
-        )
 
     def _check_failures(self) -> None:
         """Stop early when it is clear that the limit will not hold."""
@@ -337,7 +324,11 @@ class Run:
 
     @property
     def _num_waiting(self) -> int:
-        return len(self._pending) + self._fleet.num_waiting
+        return len(self._pending) + self._fleet.num_waiting + len(self._assemblies)
+
+    @property
+    def _has_more_to_queue(self) -> bool:
+        return bool(self._pending) or self._assemblies.has_questions
 
     @property
     def _is_selective(self) -> bool:

@@ -135,8 +135,10 @@ def _first_missing_field(template: PromptTemplate, known: set[str]) -> str | Non
 
 
 def _misses_field(template: PromptTemplate, names: frozenset[str]) -> bool:
-    rendered = template.render(Document(Origin("", 1, ""), dict.fromkeys(names, "x")))
-    return isinstance(rendered, DocumentFault) and rendered.code is FailureCode.MISSING_FIELD
+    fields = dict.fromkeys(names, "x")
+    rendered = template.render(Document(Origin("", 1, ""), fields))
+    joined = template.combine.render(["x"], fields) if template.combine else None
+    return any(isinstance(one, DocumentFault) and one.code is FailureCode.MISSING_FIELD for one in (rendered, joined))
 
 
 def _is_in_rows(name: str, files: Sequence[SourceFile]) -> bool:

@@ -22,6 +22,14 @@ alter table results add column if not exists details json;  -- what the task or 
 alter table results add column if not exists vector float[];
 alter table failures add column if not exists details json;
 
+-- Answers to the parts of documents that are too long (`limits.overlong: split`), and to the questions that join them. Not
+-- outcomes: the document that was split has its line in results or failures. What was asked is known by its hash.
+create table if not exists parts(
+    task_fingerprint uuid not null, part_hash uuid not null, document_hash uuid not null, run_id uuid not null,
+    output varchar not null, prompt_tokens integer, cached_tokens integer, output_tokens integer, attempts integer,
+    answered_at timestamptz
+);
+
 create or replace view answers as
     select d.document_id, d.source, d.row, r.output, r.value, r.finish_reason, r.prompt_tokens, r.cached_tokens,
         r.output_tokens, r.queue_s, r.first_token_s, r.total_s, r.attempts, r.completed_at,

@@ -8,7 +8,7 @@ import duckdb
 import orjson
 import pyarrow as pa
 
-from bulkinfer.records import DocumentRow, Failure, JsonValue, KnownSpan, Result, Scan
+from bulkinfer.records import DocumentRow, Failure, JsonValue, KnownSpan, PartAnswer, Result, Scan
 
 _TIME = pa.timestamp("us", "UTC")
 
@@ -130,6 +130,29 @@ def failures_table(failures: Sequence[Failure]) -> pa.Table:
             "details": _json_texts([failure.details for failure in failures]),
         }
     )
+
+
+def parts_table(parts: Sequence[PartAnswer]) -> pa.Table:
+    """Columns of the table `parts` that an answer brings."""
+    return pa.table(
+        {
+            "part_hash": _uuids([part.part_hash for part in parts]),
+            "document_hash": _uuids([part.document_hash for part in parts]),
+            "output": _texts([part.output for part in parts]),
+            "prompt_tokens": pa.array([part.prompt_tokens for part in parts], pa.int32()),
+            "cached_tokens": pa.array([part.cached_tokens for part in parts], pa.int32()),
+            "output_tokens": pa.array([part.output_tokens for part in parts], pa.int32()),
+            "attempts": pa.array([part.attempts for part in parts], pa.int32()),
+            "answered_at": pa.array([part.answered_at for part in parts], _TIME),
+        }
+    )
+
+
+def read_parts(table: pa.Table) -> list[PartAnswer]:
+    """Lines of the table `parts`, with its columns in the order of PartAnswer's."""
+    hashes = [[value for part in column.chunks for value in part.storage.to_pylist()] for column in table.columns[:2]]
+    rest = [column.to_pylist() for column in table.columns[2:]]
+    return [PartAnswer(*line) for line in zip(*hashes, *rest, strict=True)]
 
 
 def read_hashes(table: pa.Table) -> frozenset[bytes]:

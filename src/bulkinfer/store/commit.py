@@ -13,7 +13,14 @@ from uuid import UUID
 import duckdb
 
 from bulkinfer.records import Failure, Outcome, Result
-from bulkinfer.store.arrow import failures_table, insert_table, last_rows_table, results_table, rows_table
+from bulkinfer.store.arrow import (
+    failures_table,
+    insert_table,
+    last_rows_table,
+    parts_table,
+    results_table,
+    rows_table,
+)
 from bulkinfer.store.queue import Pending
 from bulkinfer.store.samples import SampleLine
 
@@ -46,6 +53,14 @@ _INSERT_FAILURES = """
         select 1 from failures f
         where f.task_fingerprint = $task and f.run_id = $run
             and f.document_hash = p.document_hash and f.code = p.code and f.attempts = p.attempts
+    )
+"""
+_INSERT_PARTS = """
+    insert into parts by name
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.*
+    from pending p
+    where not exists (
+        select 1 from parts o where o.task_fingerprint = $task and o.part_hash = p.part_hash
     )
 """
 _INSERT_ENDS = """
@@ -88,6 +103,9 @@ def commit_pending(
         num_results=insert_table(connection, _INSERT_RESULTS, results_table(results), keys),
         num_failures=insert_table(connection, _INSERT_FAILURES, failures_table(failures), keys),
     )
+    if pending.parts:
+        parts = list({part.part_hash: part for part in pending.parts}.values())
+        insert_table(connection, _INSERT_PARTS, parts_table(parts), keys)
     line.insert(connection, run_id, seq)
     connection.execute(
         _INSERT_COMMIT,

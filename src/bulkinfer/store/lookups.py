@@ -8,8 +8,8 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, Percentiles, WantedRows
-from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, spans_table
+from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, PartAnswer, Percentiles, WantedRows
+from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, read_parts, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
 _DURATIONS = ("queue_s", "first_token_s", "total_s")
@@ -86,6 +86,19 @@ def find_done(
     statement = f"select a.document_hash from asked a where {condition}"
     to_do = read_hashes(_query(connection, statement, hashes_table(document_hashes), parameters))
     return frozenset(document_hashes) - to_do
+
+
+def find_parts(
+    connection: duckdb.DuckDBPyConnection, task: UUID, part_hashes: Sequence[bytes]
+) -> dict[bytes, PartAnswer]:
+    """Those of the parts that are answered."""
+    statement = """
+        select p.part_hash, p.document_hash, p.output, p.prompt_tokens, p.cached_tokens, p.output_tokens, p.attempts,
+            p.answered_at
+        from parts p where p.task_fingerprint = $task and p.part_hash in (select document_hash from asked)
+    """
+    table = _query(connection, statement, hashes_table(part_hashes), {"task": task})
+    return {part.part_hash: part for part in read_parts(table)}
 
 
 def find_wanted(

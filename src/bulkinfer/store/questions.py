@@ -7,7 +7,7 @@ from uuid import UUID
 
 import duckdb
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, WantedRows
+from bulkinfer.records import FailureCode, KnownSpan, Latency, PartAnswer, WantedRows
 from bulkinfer.store import history, lookups
 from bulkinfer.store.lookups import DocumentCounts, RunSelection
 from bulkinfer.store.runs import RunRecord, TaskRecord
@@ -29,6 +29,11 @@ class Questions(ABC):
         return self._read(
             lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, selection)
         )
+
+    def find_parts(self, part_hashes: Sequence[bytes]) -> dict[bytes, PartAnswer]:
+        """Those of the parts of documents that this task has on disk, by hash."""
+        _, task = self._begun()
+        return self._read(lambda cursor: lookups.find_parts(cursor, task.task_fingerprint, part_hashes))
 
     def find_wanted(self, spans: Sequence[KnownSpan], selection: RunSelection) -> list[WantedRows]:
         """For each span, the rows whose document `find_done` would not name. What is not wanted now never will be."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bulkinfer.errors import StoreError, StoreStalled
-from bulkinfer.records import DocumentRow, Failure, Outcome, Result
+from bulkinfer.records import DocumentRow, Failure, Outcome, PartAnswer, Result
 from bulkinfer.store.stall import stalled_error
 
 _ROW_BYTES = 64
@@ -42,6 +42,7 @@ class Pending:
 
     rows: list[DocumentRow] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    parts: list[PartAnswer] = field(default_factory=list)
     ended_scans: dict[UUID, int] = field(default_factory=dict)
     """Scans that are complete with these rows, with their last row."""
     num_bytes: int = 0
@@ -51,7 +52,7 @@ class Pending:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
-        return not self.rows and not self.outcomes and not self.ended_scans
+        return not (self.rows or self.outcomes or self.parts or self.ended_scans)
 
 
 class CommitQueue:
@@ -74,21 +75,27 @@ class CommitQueue:
         self._is_failure_raised = False
 
     def put(
-        self, rows: Sequence[DocumentRow], outcomes: Sequence[Outcome], ended_scans: Mapping[UUID, int] | None = None
+        self,
+        rows: Sequence[DocumentRow],
+        outcomes: Sequence[Outcome],
+        ended_scans: Mapping[UUID, int] | None = None,
+        parts: Sequence[PartAnswer] = (),
     ) -> None:
         """Queue; blocks while the backlog is full. Raises what ended the writer, or StoreStalled when it is stuck."""
         with self._changed:
             self._wait_for(self._has_room)
             if self._is_closed:
                 raise StoreError("the store is closed")
-            if not rows and not outcomes and not ended_scans:
+            if not (rows or outcomes or ended_scans or parts):
                 return
             if self._pending.is_empty:
                 self._pending.oldest_s = time.monotonic()
             self._pending.rows.extend(rows)
             self._pending.outcomes.extend(outcomes)
+            self._pending.parts.extend(parts)
             self._pending.ended_scans.update(ended_scans or {})
             self._pending.num_bytes += _ROW_BYTES * len(rows) + sum(map(_count_bytes, outcomes))
+            self._pending.num_bytes += sum(_OUTCOME_BYTES + len(part.output) for part in parts)
             self._num_put += 1
             self._changed.notify_all()
 

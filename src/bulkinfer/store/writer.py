@@ -24,6 +24,7 @@ from bulkinfer.records import (
     Failure,
     JsonValue,
     Outcome,
+    PartAnswer,
     RunStatus,
     Scan,
     SourceFile,
@@ -152,6 +153,11 @@ class Store(Questions):
         """
         self._connections.check_process()
         self._queue.put((), outcomes)
+
+    def add_parts(self, parts: Sequence[PartAnswer]) -> None:
+        """Queue answers to parts of documents. Blocks and raises as `add` does."""
+        self._connections.check_process()
+        self._queue.put((), (), parts=parts)
 
     def flush(self) -> None:
         """Return when all that was queued is on disk. Raises as `add` does."""
@@ -286,6 +292,7 @@ class Store(Questions):
                 codes,
                 time.monotonic() - began_s,
                 measure_database(self.path),
+                tuple(part.part_hash for part in pending.parts),
             )
         )
         self._write_status()
