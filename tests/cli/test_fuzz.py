@@ -332,6 +332,91 @@ def test_packed_jsonl_that_is_cut_anywhere_keeps_what_was_before(
             assert count_outcomes(folder) == counts
 
 
+CONDITIONS = st.lists(
+    st.sampled_from(
+        [
+            "body",
+            "id",
+            "x",
+            "n",
+            "input",
+            "_",
+            "(",
+            ")",
+            "=",
+            "<>",
+            ">",
+            "<",
+            "+",
+            "-",
+            "*",
+            "/",
+            "%",
+            ",",
+            ".",
+            "::",
+            ";",
+            "--",
+            "/*",
+            "''",
+            "'a'",
+            '"',
+            "and",
+            "or",
+            "not",
+            "is",
+            "null",
+            "true",
+            "1",
+            "2.5",
+            "int",
+            "varchar",
+            "in",
+            "like",
+            "case",
+            "when",
+            "then",
+            "end",
+            "length(",
+            "random()",
+            "now()",
+            "select",
+            "from",
+            "where",
+            "[",
+            "]",
+            "{",
+            "}",
+            "->",
+            "->>",
+            "$1",
+            "?",
+            "@",
+            "!",
+        ]
+    ),
+    max_size=8,
+).map(" ".join)
+
+
+@few
+@given(CONDITIONS | st.text(max_size=20), st.sampled_from(["in.jsonl", "in.parquet", "in.csv"]))
+def test_a_condition_of_any_words_ends_with_one_outcome_a_row(where: str, name: str) -> None:
+    rows = [{"id": str(number), "body": f"text {number}", "x": "y" * number} for number in range(6)]
+    with new_folder() as folder:
+        folder.write_documents(rows)
+        pq.write_table(pa.Table.from_pylist(rows), folder.path / "in.parquet")
+        lines = "".join(",".join(row.values()) + "\n" for row in rows)
+        (folder.path / "in.csv").write_text("id,body,x\n" + lines, encoding="utf-8")
+        folder.write_job(input={"path": name, "where": where})
+        first = json.loads(call("run", str(folder.job_path), "--json", "--max-failures", "100%").stdout)
+        if first["exit_code"] == 2:
+            assert first["error"], first
+            return
+        counts = count_outcomes(folder)
+        assert counts["answers"] + counts["failures"] == counts["documents"] == first["documents"]["read"] <= 6
+
+
 CSV_LINES = st.lists(
     st.sampled_from(["a", "b", "", " ", '"', '""', ",", ";", "\t", "ü", "\0", "x" * 40]), max_size=8
 ).map("".join)

@@ -96,6 +96,13 @@ def test_defaults(load: Load) -> None:
             "path": ["a.jsonl"],
             "id": None,
             "format": "auto",
+            "openai_url": None,
+            "openai_model": [],
+            "where": None,
+            "sql": None,
+            "sample": None,
+            "sample_seed": 0,
+            "limit": None,
             "csv": {"delimiter": None, "quote": '"', "escape": None, "encoding": None, "columns": []},
             "text": {"encoding": None},
         },
@@ -576,7 +583,8 @@ def test_the_committed_schema_is_current() -> None:
 def test_the_schema_helps_editors() -> None:
     schema = json_schema()
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema["required"] == ["name", "input", "model", "prompt", "output"]
+    assert schema["required"] == ["name", "input", "model", "output"]
+    assert schema["allOf"][0]["else"] == {"required": ["prompt"]}, "unless the input is an OpenAI batch file"
     assert schema["else"] == {"required": ["sampling"]}, "unless the task is to embed or to score"
     sections = {name: part for name, part in schema["$defs"].items() if name != "JsonValue"}
     for section in (schema, *sections.values()):

@@ -1,9 +1,10 @@
 """The section `input`: where the documents are."""
 
 import codecs
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict, WithJsonSchema, model_validator
 
 from bulkinfer.job.section import PathText, Section, Text, as_sequence, one_or_many, wrong_value
 
@@ -29,6 +30,33 @@ def _check_encoding(name: str) -> str:
 
 Encoding = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(_check_encoding)]
 Character = Annotated[str, Field(min_length=1, max_length=1, pattern=r"^[^\r\n]$")]
+
+
+_SHARE = re.compile(r"\s*(\d{1,3}(?:\.\d{1,12})?)\s*%\s*", re.ASCII)
+
+
+def _as_sample(value: object) -> object:
+    """A number of rows stays one; a share becomes a number between 0 and 1."""
+    match = _SHARE.fullmatch(value) if isinstance(value, str) else None
+    share = None if match is None else float(match[1]) / 100
+    if share is not None and 0 < share <= 1:
+        return share
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9:
+        return value
+    raise wrong_value('a number of rows from 1 to 1000000000, or a share such as "5%"', found=value)
+
+
+Sample = Annotated[
+    int | float,
+    BeforeValidator(_as_sample),
+    PlainSerializer(lambda size: size if isinstance(size, int) else f"{100 * size:g}%"),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": r"^\d{1,3}(\.\d+)?\s*%$"}]}
+    ),
+]
+
+
+Aliases = Annotated[tuple[Text, ...], Strict(strict=False), BeforeValidator(as_sequence), Field(max_length=100)]
 
 
 class CsvSpec(Section):
@@ -91,10 +119,62 @@ class InputSpec(Section):
         description='The field that names a document in results and failures. Default: "<source>:<row>".',
         examples=["ticket_id"],
     )
-    format: Literal["auto", "parquet", "jsonl", "csv", "tsv", "arrow", "text"] = Field(
+    format: Literal["auto", "parquet", "jsonl", "csv", "tsv", "arrow", "text", "openai"] = Field(
         default="auto",
         description="What the files hold, whatever their names; `auto`: as the ending of each says. `text` makes a "
-        "document of each file, with the fields text, path and name.",
+        "document of each file, with the fields text, path and name; `openai` reads requests of OpenAI's batch API, "
+        "and the job then needs neither prompt nor input.id.",
+    )
+    openai_url: Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings"] | None = Field(
+        default=None,
+        description="With format openai: the endpoint of the requests that are taken; those for another are failures. "
+        "Default: /v1/embeddings with task.kind embed, else /v1/chat/completions.",
+    )
+    openai_model: Annotated[Aliases, one_or_many("Further names by which requests may call the model.", 100)] = Field(
+        default=(),
+        description="With format openai: further names by which requests may call the job's model, such as the one "
+        "that they were written for. model.path and the name of its folder are taken in any case.",
+        examples=["gpt-4o-mini"],
+    )
+    where: Text | None = Field(
+        default=None,
+        max_length=100_000,
+        description="A condition in DuckDB's SQL over the columns of a row: only rows for which it holds are "
+        "documents. It is no part of the task: answers that are there stay.",
+        examples=["language = 'en' and length(body) > 20"],
+    )
+    sql: Text | None = Field(
+        default=None,
+        max_length=1_000_000,
+        description="A query in DuckDB's SQL over the whole input as the table `input`: its rows are the documents. "
+        "The result needs room in the folder for temporary files.",
+        examples=["select category, string_agg(body, chr(10)) as bodies from input group by category order by 1"],
+    )
+    sample: Sample | None = Field(
+        default=None,
+        description="So many rows of the input, or such a share of them, drawn the same way each time.",
+        examples=[1000, "1%"],
+    )
+    sample_seed: int = Field(default=0, ge=0, le=2**63 - 1, description="Another seed draws another sample.")
+    limit: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**15,
+        description="The first so many rows of the whole input, of those that `where` and `sample` leave.",
+        examples=[100],
     )
     csv: CsvSpec = Field(default_factory=CsvSpec, description="How CSV and TSV files are written.")
     text: TextSpec = Field(default_factory=TextSpec, description="How text files are written.")
+
+    @model_validator(mode="after")
+    def _check_openai(self) -> "InputSpec":
+        for name in ("openai_url", "openai_model"):
+            if self.format != "openai" and getattr(self, name):
+                raise wrong_value(f"no {name} with format {self.format}", "set format: openai, or remove the key")
+        return self
+
+    @model_validator(mode="after")
+    def _check_where(self) -> "InputSpec":
+        if self.where is not None and self.sql is not None:
+            raise wrong_value("either where or sql", "put the condition into the query")
+        return self

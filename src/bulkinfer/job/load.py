@@ -12,6 +12,7 @@ from bulkinfer.errors import JobError
 from bulkinfer.job.document import MAX_FILE_CHARS, KeyPath, Plain, YamlDocument, YamlFault, parse_yaml
 from bulkinfer.job.explain import Origins, describe, explain_invalid, problems_error
 from bulkinfer.job.nearest import find_nearest
+from bulkinfer.job.openai import fill_in_openai
 from bulkinfer.job.override import apply_override, parse_override
 from bulkinfer.job.spec import JobSpec
 
@@ -108,7 +109,7 @@ def _make_job(document: YamlDocument, path: Path, overrides: Sequence[str], *, h
     changed = tuple(".".join(parse_override(text).path) for text in overrides)
     original = _find_original(document.value) if overrides else None
     try:
-        job = Job(JobSpec.model_validate(values), _make_absolute(path), original, changed, has_file)
+        job = Job(JobSpec.model_validate(fill_in_openai(values)), _make_absolute(path), original, changed, has_file)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)

@@ -87,4 +87,11 @@ def json_schema() -> dict[str, Any]:
         "if": {"properties": {"task": draws_nothing}, "required": ["task"]},
         "else": {"required": ["sampling"]},
     }
-    return {"$schema": dialect, "$id": SCHEMA_ID, **schema, **rule, "title": "bulkinfer job"}
+    is_openai = {"properties": {"format": {"const": "openai"}}, "required": ["format"]}
+    prompt_rule = {
+        "if": {"properties": {"input": is_openai}, "required": ["input"]},
+        "else": {"required": ["prompt"]},
+    }
+    schema["required"] = [key for key in schema["required"] if key != "prompt"]
+    about = {"$schema": dialect, "$id": SCHEMA_ID}
+    return {**about, **schema, **rule, "allOf": [prompt_rule], "title": "bulkinfer job"}

@@ -16,7 +16,7 @@ from bulkinfer.records.documents import (
 )
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
 from bulkinfer.records.exports import ExportFormat
-from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, Packing, Selection
+from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, OpenAiFile, Packing, Selection
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, PartAnswer, Result
 from bulkinfer.records.requests import (
     Aborted,
@@ -54,6 +54,7 @@ __all__ = [
     "Latency",
     "Message",
     "Only",
+    "OpenAiFile",
     "Origin",
     "Outcome",
     "Overlong",

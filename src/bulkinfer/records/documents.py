@@ -1,7 +1,7 @@
 """Input rows: the files that they are in, what was read of them, and what the store knows of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
@@ -56,6 +56,10 @@ class SourceFile:
     ctime_ns: int
     inode: int
     format: FileFormat = PLAIN_JSONL
+    url: str = ""
+    """Of a file elsewhere, which has no path; its `inode` is made of what tells its content from another."""
+    keeper: object | None = field(default=None, compare=False, repr=False)
+    """Of a file that this process has written for itself: as long as somebody has it, the path leads there."""
     selection: Selection | None = None
     """None: all rows."""
     layout: str = ""

@@ -14,6 +14,10 @@ class FormatKind(StrEnum):
     """One document: the whole file."""
     ARROW = "arrow"
     """Arrow IPC, as a file (Feather 2) or as a stream."""
+    OPENAI = "openai"
+    """Requests of OpenAI's batch API, one a line."""
+    QUERY = "query"
+    """What a query of the job's own gave, written down by this process."""
 
 
 class Packing(StrEnum):
@@ -43,6 +47,16 @@ PLAIN_CSV = CsvDialect()
 
 
 @dataclass(frozen=True, slots=True)
+class OpenAiFile:
+    """What requests of a batch file have to say to be the job's."""
+
+    url: str
+    """Their endpoint, such as /v1/chat/completions."""
+    models: tuple[str, ...]
+    """Names that stand for the job's model."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileFormat:
     """What a file holds, and how it is written."""
 
@@ -51,6 +65,8 @@ class FileFormat:
     csv: CsvDialect = PLAIN_CSV
     encoding: str | None = None
     """Of CSV and text, by Python's name; None: what a byte order mark says, else UTF-8."""
+    openai: OpenAiFile | None = None
+    """Of a batch file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -13,10 +13,11 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
 from bulkinfer.sources.columns import Columns, Wanted
-from bulkinfer.sources.streams import CountingFile, open_raw
+from bulkinfer.sources.streams import RawFile, open_raw
 
 _MAX_ROWS = 512
 """Of a batch that become Python values at a time."""
+_MAX_TABLE_ROWS = 4096
 _BUFFER_BYTES = 1 << 16
 _MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
@@ -34,9 +35,9 @@ class ArrowSource:
     def __init__(self, file: SourceFile, fields: frozenset[str] | None, id_field: str | None) -> None:
         """Read the schema. Raises InputError when the file is not Arrow's, or a needed column cannot be read."""
         self._file = file
-        self._raw: CountingFile | None = None
+        self._raw: RawFile | None = None
         with self._open(open_raw(file)) as (schema, _):
-            self._schema: pa.Schema = schema
+            self.schema: pa.Schema = schema
             self._columns = Columns(file, schema, fields, id_field)
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
@@ -55,6 +56,16 @@ class ArrowSource:
                     break
         check_unchanged(self._file)
 
+    def iter_columns(self, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch | range]]:
+        """Yield batches of these columns; see `TableSource`."""
+        with self._open(open_raw(self._file), names) as (_, batches):
+            last_row = 0
+            for batch in self._iter_batches(batches):
+                first = last_row + 1
+                last_row += batch.num_rows
+                for start in range(0, batch.num_rows, _MAX_TABLE_ROWS):
+                    yield from _split_valid(first + start, batch.slice(start, _MAX_TABLE_ROWS))
+
     def bytes_read(self) -> int:
         """Bytes of the file as it lies on disk; see `Source`."""
         return 0 if self._raw is None else min(self._raw.num_bytes_read, self._file.size_bytes)
@@ -70,7 +81,7 @@ class ArrowSource:
             yield schema, map(_drop_invalid, self._iter_batches(batches))
 
     @contextmanager
-    def _open(self, raw: CountingFile, names: list[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
+    def _open(self, raw: RawFile, names: Sequence[str] | None = None) -> Iterator[tuple[pa.Schema, Iterator[Any]]]:
         with _BoundedReader(raw, _BUFFER_BYTES) as stream:
             stream.num_bytes = self._file.size_bytes
             head = stream.peek(8)[:8]
@@ -86,11 +97,11 @@ class ArrowSource:
                 ) from error
             yield schema, _iter_batches(reader)
 
-    def _find_places(self, names: list[str] | None) -> list[int] | None:
+    def _find_places(self, names: Sequence[str] | None) -> list[int] | None:
         """Of columns in the schema; without any of them a batch would not tell how many rows it has."""
-        if names is None or not self._schema.names:
+        if names is None or not self.schema.names:
             return None
-        return sorted(self._schema.get_field_index(name) for name in names) or [0]
+        return sorted(self.schema.get_field_index(name) for name in names) or [0]
 
     def _iter_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         num_rows = 0
@@ -155,6 +166,16 @@ def _open_reader(stream: BinaryIO, head: bytes, places: list[int] | None) -> Any
     if head.startswith(_MAGIC):
         return ipc.open_file(stream, options=options)
     return ipc.open_stream(stream, options=options)
+
+
+def _split_valid(first: int, rows: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch | range]]:
+    """Rows that begin with row `first`; the numbers of those alone whose values cannot be looked at."""
+    if _is_valid(rows):
+        yield first, rows
+        return
+    for index in range(rows.num_rows):
+        row = rows.slice(index, 1)
+        yield first + index, row if _is_valid(row) else range(first + index, first + index + 1)
 
 
 def _is_valid(rows: pa.RecordBatch) -> bool:

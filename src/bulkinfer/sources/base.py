@@ -1,11 +1,14 @@
 """The port of a source, and what all sources share: how a document is named, and that its file must not change."""
 
 import json
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import Document, JsonValue, Origin, SourceFile, UnreadableRow
+from bulkinfer.sources.remote import check_remote_unchanged
 
 
 class Source(Protocol):
@@ -34,6 +37,19 @@ class Source(Protocol):
         """
 
 
+@runtime_checkable
+class TableSource(Source, Protocol):
+    """A source whose columns have types."""
+
+    schema: pa.Schema
+
+    def iter_columns(self, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch | range]]:
+        """Yield the rows of some columns as batches, each with the number of its first row, in file order.
+
+        Rows with a value that cannot be looked at come as their numbers instead. Raises InputError as `iter_rows` does.
+        """
+
+
 def name_origin(source_name: str, row: int, id_value: JsonValue) -> Origin:
     """Name a row by its id: text as it stands, else as JSON writes it; "<source>:<row>" where the id is null."""
     match id_value:
@@ -51,6 +67,11 @@ def check_unchanged(file: SourceFile) -> None:
     The store remembers rows by these, so rows of a file that changed meanwhile must not pass for rows of the old one.
     The ctime is left out: a change of owner or mode changes no row. Raises InputError.
     """
+    if file.keeper is not None:  # nobody else can reach it
+        return
+    if file.url:
+        check_remote_unchanged(file)
+        return
     try:
         now = file.path.stat()
     except OSError as error:

@@ -23,14 +23,16 @@ class Columns:
     def __init__(
         self, file: SourceFile, schema: pa.Schema, fields: frozenset[str] | None, id_field: str | None
     ) -> None:
-        """Plan how to read them; None for `fields`: all. Raises InputError when a needed column cannot be read."""
+        """Plan how to read them; None for `fields`: all that can be. Raises InputError when a needed one cannot."""
         self._file = file
         self._id_field = id_field
         self.all_names: frozenset[str] = frozenset(schema.names)
         needed = list(dict.fromkeys(schema.names))
         if fields is not None:
             needed = sorted(self.all_names & (fields if id_field is None else fields | {id_field}))
-        self._columns = [_plan_column(file, schema, name) for name in needed]
+            self._columns = [_plan_column(file, schema, name) for name in needed]
+        else:
+            self._columns = [column for name in needed if (column := _plan_if_possible(file, schema, name)) is not None]
         self._fields = [column for column in self._columns if fields is None or column.name in fields]
 
     @property
@@ -98,6 +100,13 @@ class _Column:
     fast: Reading
     careful: Reading
     """Taken when the fast one failed on a value of the batch."""
+
+
+def _plan_if_possible(file: SourceFile, schema: pa.Schema, name: str) -> _Column | None:
+    try:
+        return _plan_column(file, schema, name)
+    except InputError:
+        return None
 
 
 def _plan_column(file: SourceFile, schema: pa.Schema, name: str) -> _Column:

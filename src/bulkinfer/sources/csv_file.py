@@ -18,7 +18,7 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import CsvDialect, Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
 from bulkinfer.sources.lines import MAX_LINE_CHARS, MAX_ROW_LINES, Lines, detect_encoding, open_text
-from bulkinfer.sources.streams import CountingFile, explained, open_raw, open_stream
+from bulkinfer.sources.streams import RawFile, explained, open_raw, open_stream
 
 _HEAD_BYTES = 1 << 16
 _PROBE_ROWS = 20
@@ -32,7 +32,7 @@ class CsvSource:
         self._file = file
         self._fields = fields
         self._id_field = id_field
-        self._raw: CountingFile | None = None
+        self._raw: RawFile | None = None
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
         """Yield one row for each row below the header, or for the wanted ones. Raises InputError; see `Source`."""
@@ -64,7 +64,7 @@ class CsvSource:
             return frozenset() if table is None else frozenset(table.names)
 
     @contextmanager
-    def _open_table(self, raw: CountingFile) -> Iterator["_Table | None"]:
+    def _open_table(self, raw: RawFile) -> Iterator["_Table | None"]:
         """None for a file without a line."""
         lines: Lines | None = None
         with explained(self._file, lambda: lines.number if lines else 0), open_stream(self._file, raw) as stream:

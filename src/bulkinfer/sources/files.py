@@ -12,6 +12,7 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import SourceFile
 from bulkinfer.sources.datasets import DatasetFault, list_dataset_files
 from bulkinfer.sources.formats import KNOWN_ENDINGS, FormatChoice
+from bulkinfer.sources.remote import is_remote, list_remote
 
 _KNOWN = f"Known endings are {KNOWN_ENDINGS}"
 _BY_ENDING = FormatChoice()
@@ -30,10 +31,48 @@ def find_source_files(patterns: Sequence[str], folder: Path, choice: FormatChoic
     """
     files: dict[str, SourceFile] = {}
     for text in patterns:
+        if is_remote(text):
+            files.update((file.url, file) for file in _find_remote_files(text, choice) if file.url not in files)
+            continue
         pattern = _parse_pattern(text, folder.absolute(), choice)
         for path in _expand(pattern):
             files.setdefault(os.path.realpath(path), _read_source_file(pattern, path))
     return list(files.values())
+
+
+def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
+    found, is_named = list_remote(url)
+    if not is_named:
+        visible = [path for path in found if all(map(_is_visible, _below(url, path.url)))]
+        for with_texts in (False, True):
+            chosen = [path for path in visible if choice.is_in_folder(path.name, with_texts=with_texts)]
+            if chosen:
+                break
+        found = chosen
+    if not found:
+        raise InputError(f"input.path {url!r}: matches no file of a known format. {_KNOWN}")
+    for path in found:
+        file_format = choice.find_format(path.name)
+        if file_format is None:
+            raise InputError(f"input.path {path.name!r}: has an ending that is not known. {_KNOWN}")
+        yield SourceFile(
+            path=Path(path.name),
+            name=path.name,
+            size_bytes=path.size_bytes,
+            mtime_ns=path.mtime_ns,
+            ctime_ns=path.ctime_ns,
+            inode=path.tag,
+            format=file_format,
+            url=path.url,
+            layout=choice.describe_layout(file_format),
+        )
+
+
+def _below(folder_url: str, url: str) -> list[str]:
+    """Names of folders and of the file below a folder; of what a glob matched the last name alone."""
+    return (
+        url.removeprefix(folder_url).strip("/").split("/") if url.startswith(folder_url) else [url.rpartition("/")[2]]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 import orjson
 
-from bulkinfer.records import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, Packing
+from bulkinfer.records import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, OpenAiFile, Packing
 
 _TABS = CsvDialect(delimiter="\t")
 _PACKINGS = {".gz": Packing.GZIP, ".zst": Packing.ZSTD}
@@ -47,6 +47,7 @@ class FormatChoice:
     """What is given of it is so in all files of that kind."""
     csv_encoding: str | None = None
     text_encoding: str | None = None
+    openai: OpenAiFile | None = None
 
     def find_format(self, name: str) -> FileFormat | None:
         """The format of a file of this name, in upper or lower case; None for an ending that is not known."""
@@ -61,7 +62,7 @@ class FormatChoice:
         """Whether a folder stands for a file of this name, too. Texts are often the notes beside a table."""
         lower = name.lower()
         found = next((found for ending, found in _ENDINGS.items() if lower.endswith(ending)), None)
-        if found is None or (self.kind is not None and found.kind is not self.kind):
+        if found is None or (self.kind is not None and found.kind is not self._kind_by_ending):
             return False
         return with_texts or found.kind is not FormatKind.TEXT
 
@@ -74,13 +75,22 @@ class FormatChoice:
             said["csv"] = asdict(self.csv)
         if file_format.encoding is not None:
             said["encoding"] = file_format.encoding
+        if file_format.openai is not None:
+            said["openai"] = asdict(file_format.openai)
         return orjson.dumps(said).decode() if said else ""
+
+    @property
+    def _kind_by_ending(self) -> FormatKind | None:
+        """The kind that endings of such files say: those of a batch file say JSONL."""
+        return FormatKind.JSONL if self.kind is FormatKind.OPENAI else self.kind
 
     def _refine(self, file_format: FileFormat) -> FileFormat:
         match file_format.kind:
             case FormatKind.CSV:
                 delimiter = self.csv.delimiter or file_format.csv.delimiter
                 return replace(file_format, csv=replace(self.csv, delimiter=delimiter), encoding=self.csv_encoding)
+            case FormatKind.OPENAI:
+                return replace(file_format, openai=self.openai)
             case FormatKind.TEXT:
                 return replace(file_format, encoding=self.text_encoding)
             case _:

@@ -14,7 +14,7 @@ import orjson
 
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
-from bulkinfer.sources.streams import CountingFile, explained, open_raw, open_stream
+from bulkinfer.sources.streams import RawFile, explained, open_raw, open_stream
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is one unreadable row; it is passed over without being held in memory."""
@@ -37,7 +37,7 @@ class JsonlSource:
         self._fields = fields
         self._id_field = id_field
         self._needed = None if fields is None else sorted(fields if id_field is None else fields | {id_field})
-        self._raw: CountingFile | None = None
+        self._raw: RawFile | None = None
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
         """Yield one row for each line that is not blank, or for the wanted ones. Raises InputError; see `Source`.
@@ -74,7 +74,7 @@ class JsonlSource:
                     break
         return frozenset(names)
 
-    def _iter_lines(self, raw: CountingFile, wanted: Iterator[int] | None = None) -> Generator["_Line", None, None]:
+    def _iter_lines(self, raw: RawFile, wanted: Iterator[int] | None = None) -> Generator["_Line", None, None]:
         number = 0
         with explained(self._file, lambda: number), open_stream(self._file, raw) as stream:
             for line in _iter_lines(stream) if wanted is None else _iter_wanted_lines(stream, wanted):

@@ -1,6 +1,7 @@
 """Parquet, row group by row group, in batches of bounded size and only the columns that are needed."""
 
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -11,6 +12,7 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged
 from bulkinfer.sources.columns import Columns, Wanted
+from bulkinfer.sources.streams import open_raw
 
 _MAX_BATCH_ROWS = 512
 _BATCH_BYTES = 4 << 20
@@ -29,7 +31,8 @@ class ParquetSource:
         self._file = file
         self._num_rows_read = 0
         with self.open_table() as parquet:
-            self._columns = Columns(file, parquet.schema_arrow, fields, id_field)
+            self.schema: pa.Schema = parquet.schema_arrow
+            self._columns = Columns(file, self.schema, fields, id_field)
             self._num_rows: int = parquet.metadata.num_rows
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
@@ -42,11 +45,20 @@ class ParquetSource:
         with self.open_table() as parquet:
             for index in range(parquet.metadata.num_row_groups):
                 last_row = self._num_rows_read + parquet.metadata.row_group(index).num_rows
-                batches = self._iter_batches(parquet, index)
+                batches = self._iter_batches(parquet, index, self._columns.names, self._num_rows_read + 1)
                 while self._num_rows_read < last_row and numbers.is_any_to(last_row):
                     yield from self._read_batch(next(batches), index, numbers)
                 self._num_rows_read = last_row
         check_unchanged(self._file)
+
+    def iter_columns(self, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch | range]]:
+        """Yield batches of these columns; see `TableSource`."""
+        with self.open_table() as parquet:
+            first = 1
+            for index in range(parquet.metadata.num_row_groups):
+                for batch in self._iter_batches(parquet, index, names, first):
+                    yield first, batch
+                    first += batch.num_rows
 
     def bytes_read(self) -> int:
         """The share of the rows that was read, as a share of the file's size; see `Source`."""
@@ -59,15 +71,10 @@ class ParquetSource:
     @contextmanager
     def open_table(self) -> Iterator[pq.ParquetFile]:
         """The file as Arrow's reader sees it. Raises InputError when it is not Parquet, or not as it was found."""
-        check_unchanged(self._file)
         # Opened here and not by Arrow, which takes no name that is not UTF-8.
-        try:
-            stream = self._file.path.open("rb")
-        except OSError as error:
-            raise InputError(f"{self._file.name}: cannot be read ({error.strerror}). Check its permissions") from error
-        with stream:
-            _check_magic(self._file, stream)
+        with io.BufferedReader(open_raw(self._file)) as stream:
             try:
+                _check_magic(self._file, stream)
                 # The checksums of pages are there in few files, and cost little.
                 parquet = pq.ParquetFile(
                     stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
@@ -81,25 +88,27 @@ class ParquetSource:
             with parquet:
                 yield parquet
 
-    def _iter_batches(self, parquet: pq.ParquetFile, index: int) -> Iterator[pa.RecordBatch]:
-        """The batches of one row group. Raises InputError at the first that is damaged."""
+    def _iter_batches(
+        self, parquet: pq.ParquetFile, index: int, names: Sequence[str], first: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of one row group, which begins with row `first`. Raises InputError at the first damaged one."""
         row_group = parquet.metadata.row_group(index)
         batch_rows = _choose_batch_rows(row_group)
-        batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=self._columns.names, use_threads=False)
+        batches = parquet.iter_batches(batch_rows, row_groups=[index], columns=list(names), use_threads=False)
         num_left = row_group.num_rows
         while num_left:
             try:
                 batch = next(batches, None)
             except _DAMAGE as error:
-                raise self._damaged(index, min(num_left, batch_rows), type(error).__name__) from error
+                raise self._damaged(index, first, min(num_left, batch_rows), type(error).__name__) from error
             if batch is None:
-                raise self._damaged(index, num_left, "rows are missing")
+                raise self._damaged(index, first, num_left, "rows are missing")
             num_left -= batch.num_rows
+            first += batch.num_rows
             yield batch
 
-    def _damaged(self, index: int, num_rows: int, fault: str) -> InputError:
+    def _damaged(self, index: int, first: int, num_rows: int, fault: str) -> InputError:
         check_unchanged(self._file)
-        first = self._num_rows_read + 1
         return InputError(
             f"{self._file.name}: rows {first} to {first + num_rows - 1}, in row group {index + 1}, cannot be read "
             f"({fault}). The rows before were read; write or copy the file again, then run again"
@@ -115,7 +124,7 @@ class ParquetSource:
                 yield from self._columns.read_rows(rows, numbers)
             except _DAMAGE as error:  # an index that points outside the dictionary is found only here
                 self._num_rows_read = first - 1
-                raise self._damaged(row_group, batch.num_rows, type(error).__name__) from error
+                raise self._damaged(row_group, first, batch.num_rows, type(error).__name__) from error
 
 
 def _choose_batch_rows(row_group: pq.RowGroupMetaData) -> int:

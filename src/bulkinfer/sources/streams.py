@@ -12,6 +12,7 @@ import zstandard
 from bulkinfer.errors import InputError
 from bulkinfer.records import Packing, SourceFile
 from bulkinfer.sources.base import check_unchanged
+from bulkinfer.sources.remote import RemoteFile
 
 DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError)
 """What reading a compressed stream raises when it is cut off or holds a block that cannot be unpacked."""
@@ -39,11 +40,15 @@ class CountingFile(io.FileIO):
         return num_bytes
 
 
-def open_raw(file: SourceFile) -> CountingFile:
+RawFile = CountingFile | RemoteFile
+"""What is read of a file; both know how much."""
+
+
+def open_raw(file: SourceFile) -> RawFile:
     """Open a file that is as it was found. Raises InputError."""
     check_unchanged(file)
     try:
-        return CountingFile(file.path)
+        return RemoteFile(file) if file.url else CountingFile(file.path)
     except OSError as error:
         raise InputError(f"{file.name}: cannot be read ({error.strerror}). Check its permissions") from error
 
@@ -67,7 +72,7 @@ def explained(file: SourceFile, last_line: Callable[[], int]) -> Iterator[None]:
 
 
 @contextmanager
-def open_stream(file: SourceFile, raw: CountingFile) -> Iterator[BinaryIO]:
+def open_stream(file: SourceFile, raw: RawFile) -> Iterator[BinaryIO]:
     """The unpacked bytes of a file that `raw` has open; closes it in the end.
 
     Several gzip members or zstd frames in a row are one stream. Raises InputError when the file does not begin as its

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
 from bulkinfer.sources.lines import detect_encoding
-from bulkinfer.sources.streams import CountingFile, explained, open_raw, open_stream
+from bulkinfer.sources.streams import RawFile, explained, open_raw, open_stream
 
 MAX_TEXT_BYTES = 64 << 20
 """A larger file is one unreadable row."""
@@ -21,7 +21,7 @@ class TextSource:
         self._file = file
         self._fields = _FIELDS if fields is None else fields & _FIELDS
         self._id_field = id_field
-        self._raw: CountingFile | None = None
+        self._raw: RawFile | None = None
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
         """Yield the document, or why it cannot be read. Raises InputError; see `Source`."""

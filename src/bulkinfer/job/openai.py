@@ -1,0 +1,35 @@
+"""What a job over an OpenAI batch file does not have to say: its requests bring prompt, parameters and names.
+
+Filled in before the job is checked, so that all else takes it for a job that says so itself. A key that is given stays.
+"""
+
+from collections.abc import Mapping
+
+from bulkinfer.job.document import Plain
+from bulkinfer.job.sampling_spec import SamplingColumns
+
+_CHAT, _COMPLETIONS, _EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+_PROMPTS: Mapping[str, dict[str, Plain]] = {
+    _CHAT: {"messages": "messages"},
+    _COMPLETIONS: {"text": "{{ prompt }}"},
+    _EMBEDDINGS: {"text": "{{ input }}"},
+}
+
+
+def fill_in_openai(values: dict[str, Plain]) -> dict[str, Plain]:
+    """The values of a job file with what `input.format: openai` says; of other jobs as they are."""
+    section = values.get("input")
+    if not isinstance(section, dict) or section.get("format") != "openai":
+        return values
+    task = values.get("task")
+    is_embedding = isinstance(task, dict) and task.get("kind") == "embed"
+    url = section.get("openai_url") or (_EMBEDDINGS if is_embedding else _CHAT)
+    prompt = _PROMPTS.get(url) if isinstance(url, str) else None
+    if prompt is None:  # the check of the section tells it
+        return values
+    filled = {**values, "input": {"id": "custom_id", **section, "openai_url": url}}
+    filled.setdefault("prompt", prompt)
+    sampling = values.get("sampling")
+    if not is_embedding and isinstance(sampling, dict) and sampling.get("columns") is None:
+        filled["sampling"] = {**sampling, "columns": {name: name for name in SamplingColumns.model_fields}}
+    return filled

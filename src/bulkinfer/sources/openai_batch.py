@@ -1,0 +1,198 @@
+"""Requests of an OpenAI batch file as documents: {custom_id, method, url, body}, one a line.
+
+A request becomes the fields that the job reads (`messages`, `prompt` or `input`, and the sampling parameters by vLLM's
+names). What a request asks for and would not get makes its row unreadable, naming the parameter: it is never left out.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from bulkinfer.fingerprint import write_canonical
+from bulkinfer.records import Document, JsonValue, OpenAiFile, Origin, SourceFile, UnreadableRow
+from bulkinfer.sources.base import name_origin
+from bulkinfer.sources.jsonl import JsonlSource
+
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+_TEXT_FIELDS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
+_SAME = frozenset(
+    {
+        "temperature", "top_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty",
+        "top_k", "min_p", "repetition_penalty",
+    }
+)  # fmt: skip
+"""Parameters that vLLM has by the same names; the last three are vLLM's own."""
+_ABOUT = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
+"""What changes no answer."""
+_MEANINGLESS: Mapping[str, tuple[JsonValue, ...]] = {
+    "stream": (False,),
+    "stream_options": (),
+    "echo": (False,),
+    "best_of": (1,),
+    "suffix": ("",),
+    "logit_bias": ({},),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "encoding_format": ("float",),
+}
+"""Parameters that may be there with these values, which ask for nothing."""
+_FIELDS = {
+    CHAT: _SAME | {"messages", "max_tokens", "logprobs"},
+    COMPLETIONS: _SAME | {"prompt", "max_tokens", "logprobs"},
+    EMBEDDINGS: frozenset({"input"}),
+}
+
+
+class OpenAiSource:
+    """A batch file for one endpoint. Rows are numbered by line; each is named by its `custom_id`.
+
+    Memory grows with the number of requests by a hash of each `custom_id`: the second of two equal ones fails.
+    """
+
+    def __init__(self, file: SourceFile, fields: frozenset[str] | None) -> None:
+        assert file.format.openai is not None
+        self._file = file
+        self._about: OpenAiFile = file.format.openai
+        self._fields = fields
+        self._lines = JsonlSource(file, None, None)
+
+    def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[Document | UnreadableRow]:
+        """Yield one row for each request, or for the wanted ones. Raises InputError; see `Source`.
+
+        All lines are read: a later one may have the name of an earlier one.
+        """
+        seen: dict[bytes, int] = {}
+        target = None if wanted is None else next(wanted, None)
+        for line in self._lines.iter_rows():
+            row = self._read(line, seen)
+            number = row.origin.row
+            while wanted is not None and target is not None and target < number:
+                target = next(wanted, None)
+            if wanted is not None and target is None:
+                return
+            if wanted is None or target == number:
+                yield row
+
+    def bytes_read(self) -> int:
+        """See `Source`."""
+        return self._lines.bytes_read()
+
+    def read_field_names(self) -> frozenset[str]:
+        """Those that requests for the endpoint may have; see `Source`."""
+        return _FIELDS[self._about.url] | {"custom_id"}
+
+    def _read(self, line: Document | UnreadableRow, seen: dict[bytes, int]) -> Document | UnreadableRow:
+        if isinstance(line, UnreadableRow):
+            return line
+        found = self._parse(line.fields, line.origin.row, seen)
+        custom_id = line.fields.get("custom_id")
+        origin = name_origin(self._file.name, line.origin.row, custom_id if isinstance(custom_id, str) else None)
+        if isinstance(found, str):
+            return _unreadable(line, origin, found)
+        needed = found if self._fields is None else {name: found[name] for name in self._fields if name in found}
+        return replace(line, origin=origin, fields=needed)
+
+    def _parse(
+        self, request: Mapping[str, JsonValue], number: int, seen: dict[bytes, int]
+    ) -> dict[str, JsonValue] | str:
+        """The fields of a request, or what is wrong with it."""
+        custom_id = request.get("custom_id")
+        if not isinstance(custom_id, str) or not custom_id:
+            return "custom_id: expected text that is not empty"
+        first = seen.setdefault(hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).digest()[:16], number)
+        if first != number:
+            return f"custom_id: the same as in line {first}"
+        if (fault := self._find_wrong_head(request)) is not None:
+            return fault
+        body = request.get("body")
+        if not isinstance(body, Mapping):
+            return "body: expected an object"
+        fields = self._parse_body(body)
+        return fields if isinstance(fields, str) else {"custom_id": custom_id, **fields}
+
+    def _find_wrong_head(self, request: Mapping[str, JsonValue]) -> str | None:
+        unknown = sorted(request.keys() - {"custom_id", "method", "url", "body"})
+        if unknown:
+            return f"{_shorten(unknown[0])}: no such key; a request has custom_id, method, url and body"
+        if request.get("method", "POST") != "POST":
+            return "method: expected POST"
+        url = request.get("url")
+        if url == self._about.url:
+            return None
+        if url in _ENDPOINTS:
+            return f"url: {url} is another endpoint than the job's, {self._about.url}; give it a job of its own"
+        return f"url: expected {self._about.url}"
+
+    def _parse_body(self, body: Mapping[str, JsonValue]) -> dict[str, JsonValue] | str:
+        if body.get("model") not in self._about.models:
+            return f"body.model: expected the job's model ({', '.join(self._about.models)}), or set input.openai_model"
+        allowed = _FIELDS[self._about.url]
+        fields: dict[str, JsonValue] = {}
+        for name, value in body.items():
+            if value is None or name in _ABOUT or value in _MEANINGLESS.get(name, ()):
+                continue
+            if name in allowed and name not in {"logprobs", "max_tokens"}:
+                fields[name] = value
+            elif name not in _READ_APART or not allowed & _READ_APART[name]:
+                return f"body.{_shorten(name)}: not supported for {self._about.url}"
+        for read in (_read_text, _read_max_tokens, _read_logprobs):
+            if (fault := read(body, self._about.url, fields)) is not None:
+                return fault
+        return fields
+
+
+_READ_APART: Mapping[str, frozenset[str]] = {
+    "max_tokens": frozenset({"max_tokens"}),
+    "max_completion_tokens": frozenset({"max_tokens"}),
+    "logprobs": frozenset({"logprobs"}),
+    "top_logprobs": frozenset({"logprobs"}),
+}
+"""Parameters that need a look at others, with the field that they become."""
+
+
+def _read_text(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> str | None:
+    name = _TEXT_FIELDS[url]
+    if name not in fields:
+        return f"body.{name}: is missing"
+    if url != CHAT and not isinstance(fields[name], str):
+        return f"body.{name}: expected one text; give each text a request of its own"
+    return None
+
+
+def _read_max_tokens(body: Mapping[str, JsonValue], _url: str, fields: dict[str, JsonValue]) -> str | None:
+    given = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
+    if len(given) == 2 and given[0] != given[1]:
+        return "body.max_completion_tokens: another number than max_tokens"
+    if given:
+        fields["max_tokens"] = given[0]
+    return None
+
+
+def _read_logprobs(body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> str | None:
+    logprobs, top = body.get("logprobs"), body.get("top_logprobs")
+    if url == COMPLETIONS:
+        if top is not None:
+            return "body.top_logprobs: not supported for /v1/completions"
+        if logprobs is not None:
+            fields["logprobs"] = logprobs
+    elif logprobs is True:
+        fields["logprobs"] = 0 if top is None else top
+    elif logprobs is not None and logprobs is not False:
+        return "body.logprobs: expected true or false"
+    elif top:
+        return "body.top_logprobs: needs logprobs: true"
+    return None
+
+
+def _shorten(name: str) -> str:
+    return name if len(name) <= 40 and name.isprintable() else "a key"
+
+
+def _unreadable(line: Document, origin: Origin, fault: str) -> UnreadableRow:
+    digest = hashlib.sha256(b"openai\0" + write_canonical(line.fields)).digest()[:16]
+    return UnreadableRow(origin, digest, f"{origin.source}, line {origin.row}: {fault}")

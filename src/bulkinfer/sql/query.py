@@ -1,0 +1,96 @@
+"""A query of the job's own over its whole input, as the table `input`: loaded, run, and given out as a stream."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import orjson
+import pyarrow as pa
+
+from bulkinfer.errors import JobError
+from bulkinfer.sql.sandbox import describe_error, open_sandbox
+
+_BATCH_ROWS = 10_000
+_FAULTS = pa.schema([("document_id", pa.string()), ("reason", pa.string()), ("digest", pa.string())])
+
+
+class Query:
+    """The tables that a query sees. What does not fit into memory lies in a temporary folder. For one thread."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+        self._insert("create table faults as select * from pending", _FAULTS.empty_table())
+
+    def view_parquet(self, paths: Sequence[Path]) -> None:
+        """Let `input` be the rows of these files, which are read as the query needs them. Raises JobError."""
+        listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
+        with _explained():
+            self._connection.execute(
+                f"create view input as select * from read_parquet([{listed}], union_by_name = true)"
+            ).fetchall()
+
+    def create(self, schema: pa.Schema) -> None:
+        """Let `input` be a table of these columns. Raises JobError where two names differ only in their case."""
+        self._insert("create table input as select * from pending", schema.empty_table())
+
+    def add(self, rows: pa.Table) -> None:
+        """Rows for it; columns are told by name."""
+        self._insert("insert into input by name select * from pending", rows)
+
+    def add_faults(self, faults: Sequence[tuple[str, str, str]]) -> None:
+        """Rows that cannot be read: id, reason and digest in hexadecimal."""
+        columns = [pa.array(column, pa.string()) for column in zip(*faults, strict=True)]
+        if columns:
+            self._insert("insert into faults select * from pending", pa.table(columns, schema=_FAULTS))
+
+    def run(self, text: str) -> pa.RecordBatchReader:
+        """The rows that it gives. Raises JobError; so may reading the rows."""
+        with _explained():
+            return self._connection.sql(text).to_arrow_reader(_BATCH_ROWS)
+
+    def iter_faults(self) -> Iterator[pa.RecordBatch]:
+        """What `add_faults` was given."""
+        yield from self._connection.sql("select * from faults").to_arrow_reader(_BATCH_ROWS)
+
+    def _insert(self, statement: str, rows: pa.Table) -> None:
+        self._connection.register("pending", rows)
+        try:
+            with _explained():
+                self._connection.execute(statement).fetchall()
+        finally:
+            self._connection.unregister("pending")
+
+
+@contextmanager
+def open_query(text: str, paths: Sequence[Path]) -> Iterator[Query]:
+    """Check the query and make room for its tables; it may read the files at `paths`. Raises JobError."""
+    with open_sandbox(paths) as connection:
+        _check(connection, text)
+        yield Query(connection)
+
+
+@contextmanager
+def explained_query() -> Iterator[None]:
+    """Around the reading of a query's rows: its errors as JobError."""
+    with _explained():
+        yield
+
+
+def _check(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    ((found,),) = connection.execute("select json_serialize_sql($sql::varchar)", {"sql": text}).fetchall()
+    tree = orjson.loads(found)
+    if tree["error"]:
+        raise JobError(f"input.sql: {tree['error_message']}")
+    if len(tree["statements"]) != 1:
+        raise JobError("input.sql: expected one SELECT statement, found none or several")
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.Error as error:
+        raise JobError(f"input.sql: {describe_error(error)}") from error
+    except pa.ArrowException as error:  # what DuckDB raises while its rows are read as a stream
+        raise JobError(f"input.sql: the query failed while its rows were read ({type(error).__name__})") from error

@@ -1,0 +1,44 @@
+"""DuckDB for the job's own SQL: in memory, with no way to files but those that are named, and no way back."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import duckdb
+
+_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "memory_limit": "600MB",
+    "threads": 1,  # rows come in the same order each time
+    "enable_external_file_cache": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+}
+_SPEAKING = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException, duckdb.SyntaxException)
+"""Errors whose text is about the statement and quotes no value of a row."""
+
+
+@contextmanager
+def open_sandbox(paths: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that may read the files at `paths` and nothing else. What does not fit goes to a folder."""
+    with ExitStack() as stack:
+        spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="bulkinfer-"))
+        connection = stack.enter_context(duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill}))
+        connection.execute("set timezone = 'UTC'")
+        connection.execute("set allowed_paths = $paths", {"paths": [str(path) for path in paths]})
+        connection.execute("set enable_external_access = false")
+        connection.execute("set lock_configuration = true")
+        yield connection
+
+
+def describe_error(error: duckdb.Error) -> str:
+    """In one line, and without any value of a row."""
+    if not isinstance(error, _SPEAKING):
+        return type(error).__name__
+    return str(error).partition("\n")[0].partition(": ")[2]
+
+
+def quote_name(name: str) -> str:
+    """A column's name as SQL has it."""
+    return '"' + name.replace('"', '""') + '"'

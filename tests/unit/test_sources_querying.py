@@ -1,0 +1,118 @@
+"""input.sql: its rows as documents, whatever the formats of the input; and what never reached it."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+from pyarrow import parquet as pq
+
+from bulkinfer.errors import InputError, JobError
+from bulkinfer.records import Document, UnreadableRow
+from bulkinfer.sources import describe_columns, find_source_files, open_source
+from bulkinfer.sources.querying import query_input
+from bulkinfer.store.runs import identify_file, is_settled
+
+MISFIT = "in.jsonl, row 1052: a value of another type than its column has in the first rows; input.sql cannot take it"
+
+
+def query(folder: Path, sql: str, *names: str) -> list[object]:
+    file = query_input(find_source_files(names, folder), sql)
+    rows = list(open_source(file, None, None).iter_rows())
+    assert [row.origin.row for row in rows] == [*range(1, len(rows) + 1)]
+    return [dict(row.fields) if isinstance(row, Document) else (row.origin.document_id, row.reason) for row in rows]
+
+
+def write_lines(path: Path, *lines: object) -> None:
+    path.write_text(
+        "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines), encoding="utf-8"
+    )
+
+
+def test_a_query_over_parquet(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": ["x", "y", "x"], "n": [1, 2, 3]}), tmp_path / "one [1].parquet")
+    pq.write_table(pa.table({"a": ["y"], "more": [True]}), tmp_path / "two.parquet")
+    sql = "select a, sum(n)::int as total, count(*) as num from input group by a order by a"
+    assert query(tmp_path, sql, "one [1].parquet", "two.parquet") == [
+        {"a": "x", "total": 4, "num": 2},
+        {"a": "y", "total": 2, "num": 2},
+    ]
+
+
+def test_a_query_over_mixed_formats_that_reads_the_input_twice(tmp_path: Path) -> None:
+    feather.write_feather(pa.table({"a": ["x", "y"], "n": [1, 2]}), tmp_path / "one.feather")
+    write_lines(tmp_path / "two.jsonl", {"a": "z", "n": 2.5}, {"a": "w", "tags": ["p"]})
+    (tmp_path / "three.csv").write_text("a,n\nv,7\n", encoding="utf-8")
+    sql = "select i.a, n::double as n, tags from input i join (select max(a) as a from input) m on i.a <= m.a"
+    assert query(tmp_path, sql, "one.feather", "two.jsonl", "three.csv") == [
+        {"a": "x", "n": 1.0, "tags": None},
+        {"a": "y", "n": 2.0, "tags": None},
+        {"a": "z", "n": 2.5, "tags": None},
+        {"a": "w", "n": None, "tags": ["p"]},
+        {"a": "v", "n": 7.0, "tags": None},
+    ]
+
+
+def test_rows_that_never_reached_the_query_stand_behind_its_rows(tmp_path: Path) -> None:
+    lines = [{"a": number} for number in range(1100)]
+    write_lines(tmp_path / "in.jsonl", *lines[:1050], "[broken", {"a": "text"}, *lines[1050:])
+    rows = query(tmp_path, "select max(a) as top from input", "in.jsonl")
+    assert rows == [
+        {"top": 1099},
+        ("in.jsonl:1051", "in.jsonl, line 1051: broken JSON at column 2"),
+        (
+            "in.jsonl:1052",
+            MISFIT,
+        ),
+    ]
+
+
+def test_the_same_rows_are_the_same_file_and_others_are_another(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", {"a": 1}, {"a": 2})
+    files = find_source_files(["in.jsonl"], tmp_path)
+    one = query_input(files, "select a from input")
+    same = query_input(files, "select a from input where a > 0")
+    other = query_input(files, "select a from input where a > 1")
+    assert identify_file(same, "") == identify_file(one, "") != identify_file(other, "")
+    assert is_settled(one, 1_700_000_000_000_000_000)
+    assert [row.origin.row for row in open_source(one, frozenset({"a"}), None).iter_rows(iter([2]))] == [2]
+
+
+def test_columns_of_a_query_are_described_without_our_own(tmp_path: Path) -> None:
+    write_lines(tmp_path / "in.jsonl", {"a": 1}, "broken")
+    file = query_input(find_source_files(["in.jsonl"], tmp_path), "select a, a::varchar as text from input")
+    assert [(column.name, column.type) for column in describe_columns(file)] == [("a", "number"), ("text", "text")]
+    assert open_source(file, frozenset(), None).read_field_names() == {"a", "text"}
+    (bad,) = [row for row in open_source(file, frozenset({"a"}), "a").iter_rows() if isinstance(row, UnreadableRow)]
+    assert bad.origin.document_id == "in.jsonl:2"
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [
+        ("select nothing from input", 'Referenced column "nothing" not found'),
+        ("select * from other", "other does not exist"),
+        ("select * from read_csv('/etc/passwd')", "PermissionException"),
+        ("select * from '/etc/passwd'", "does not exist"),
+        ("select a::int from input", "ConversionException|while its rows were read"),
+        ("copy input to '/tmp/x.csv'", "Only SELECT"),
+        ("select 1; select 2", "one SELECT statement"),
+        ("selec", "syntax error"),
+        ("attach 'x.duckdb'", "Only SELECT"),
+        ("select a as bulkinfer_reason from input", "bulkinfer's own"),
+    ],
+)
+@pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])
+def test_what_is_wrong_with_a_query_is_told_without_values(tmp_path: Path, name: str, sql: str, words: str) -> None:
+    write_lines(tmp_path / "in.jsonl", {"a": "secret"})
+    pq.write_table(pa.table({"a": ["secret"]}), tmp_path / "in.parquet")
+    with pytest.raises(JobError, match=f"^input.sql: .*({words})") as caught:
+        query(tmp_path, sql, name)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_broken_parquet_file_is_told_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match=r"^in\.parquet: "):
+        query(tmp_path, "select 1 as a from input", "in.parquet")

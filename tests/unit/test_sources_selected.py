@@ -1,0 +1,173 @@
+"""Rows that a job chooses: the same of every format, with their numbers, and none lost."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import ipc
+from pyarrow import parquet as pq
+
+from bulkinfer.records import Document, Selection, SourceFile, UnreadableRow
+from bulkinfer.sources import find_source_files, open_source
+from bulkinfer.sources.keys import file_key, row_keys
+
+ROWS = [
+    {"id": f"k{number}", "n": number, "lang": "de" if number % 3 else "en", "text": f"text {number % 50}"}
+    for number in range(5000)
+]
+NAMES = ["in.parquet", "in.arrow", "in.jsonl", "in.csv"]
+each_format = pytest.mark.parametrize("name", NAMES)
+
+
+def write(path: Path, rows: Sequence[Mapping[str, object]]) -> SourceFile:
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=1000)
+        case ".arrow":
+            table = pa.Table.from_pylist(list(rows))
+            with ipc.new_file(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=700)
+        case ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        case _:
+            with path.open("w", newline="", encoding="utf-8") as stream:
+                table_writer = csv.DictWriter(stream, list(rows[0]))
+                table_writer.writeheader()
+                table_writer.writerows(rows)
+    (file,) = find_source_files([path.name], path.parent)
+    return file
+
+
+def read(
+    file: SourceFile, selection: Selection | None, wanted: Iterator[int] | None = None
+) -> list[Document | UnreadableRow]:
+    return list(open_source(replace(file, selection=selection), frozenset({"text"}), "id").iter_rows(wanted))
+
+
+@each_format
+@pytest.mark.parametrize(
+    "where", ["n::int % 7 = 0 and lang = 'en'", "LANG <> 'en' and n::int > 4990", "n::int < 0", "n::int >= 0"]
+)
+def test_a_condition_chooses_the_same_rows_of_every_format(name: str, where: str, tmp_path: Path) -> None:
+    file = write(tmp_path / name, ROWS)
+    rows = read(file, None)
+    holds = {
+        "n::int % 7 = 0 and lang = 'en'": [number for number in range(5000) if number % 21 == 0],
+        "LANG <> 'en' and n::int > 4990": [number for number in range(4991, 5000) if number % 3],
+        "n::int < 0": [],
+        "n::int >= 0": [*range(5000)],
+    }[where]
+    assert read(file, Selection(where=where)) == [rows[number] for number in holds]
+    assert all(row.fields.keys() == {"text"} for row in rows if isinstance(row, Document))
+
+
+@each_format
+@pytest.mark.parametrize("where", ["true", "''", "false"])
+def test_a_condition_that_names_no_column(name: str, where: str, tmp_path: Path) -> None:
+    rows = read(write(tmp_path / name, ROWS), Selection(where=where))
+    assert len(rows) == (0 if where == "false" else 5000)
+    assert any(isinstance(row, UnreadableRow) for row in rows) is (where == "''")
+
+
+@each_format
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(where="n::int % 7 = 0"),
+        Selection(sample_bar=2**60),
+        Selection(last_row=777),
+        Selection("n::int % 7 = 0", sample_bar=2**62, sample_seed=5, last_row=4000),
+        Selection(sample_bar=0),
+    ],
+)
+def test_wanted_rows_of_a_selection_are_the_same_as_among_all(name: str, selection: Selection, tmp_path: Path) -> None:
+    file = write(tmp_path / name, ROWS)
+    chosen = read(file, selection)
+    numbers = [row.origin.row for row in chosen]
+    for wanted in (numbers[::3], numbers[:1], numbers[-2:], [*range(1, 6000)]):
+        expected = [row for row in chosen if row.origin.row in set(wanted)]
+        assert read(file, selection, iter(wanted)) == expected
+
+
+@each_format
+def test_a_sample_is_the_same_each_time_and_of_another_seed_another(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path / name, ROWS)
+    drawn = [row.origin.row for row in read(file, Selection(sample_bar=2**64 // 10))]
+    assert drawn == [row.origin.row for row in read(file, Selection(sample_bar=2**64 // 10))]
+    assert 400 < len(drawn) < 600
+    other = [row.origin.row for row in read(file, Selection(sample_bar=2**64 // 10, sample_seed=1))]
+    assert len(set(drawn) & set(other)) < 100
+
+
+def test_keys_are_spread_evenly_and_differ_by_file_and_seed() -> None:
+    keys = row_keys(file_key("a", 0), range(1, 100_001))
+    assert len(set(keys.tolist())) == 100_000
+    shares = [int((keys < (part << 60)).sum()) / 100_000 for part in range(1, 16)]
+    assert max(abs(share - part / 16) for part, share in enumerate(shares, 1)) < 0.01
+    assert keys[0] != row_keys(file_key("b", 0), [1])[0]
+    assert keys[0] != row_keys(file_key("a", 1), [1])[0]
+    assert keys[41] == row_keys(file_key("a", 0), [42])[0]
+
+
+@each_format
+def test_a_row_that_cannot_be_judged_fails_and_the_others_are_judged(name: str, tmp_path: Path) -> None:
+    rows = [{"id": str(number), "text": f"t{number}", "price": "x" if number == 5 else number} for number in range(10)]
+    if name != "in.jsonl":
+        rows = [{**row, "price": str(row["price"])} for row in rows]
+    file = write(tmp_path / name, rows)
+    found = read(file, Selection(where="price::int >= 3"))
+    assert [row.origin.document_id for row in found] == ["3", "4", "5", "6", "7", "8", "9"]
+    (fault,) = [row for row in found if isinstance(row, UnreadableRow)]
+    assert fault.reason.endswith("input.where cannot be evaluated for it")
+    assert "x" not in fault.reason.replace("input.where", "").partition(": ")[2].replace("expected", "")
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
+def test_a_row_that_cannot_be_read_is_kept(name: str, tmp_path: Path) -> None:
+    file = write(tmp_path / name, ROWS[:4])
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes() + b'"broken\n')
+    (file,) = find_source_files([name], tmp_path)
+    (row,) = read(file, Selection(where="n::int < 0"))
+    assert isinstance(row, UnreadableRow)
+
+
+def test_json_values_of_many_kinds(tmp_path: Path) -> None:
+    lines = [
+        {"id": 1, "v": 1, "meta": {"lang": "en"}, "tags": ["a", "b"], "ok": True},
+        {"id": 2, "v": 2.5, "meta": {"lang": "de"}, "tags": [], "ok": False},
+        {"id": 3, "v": None, "meta": None, "tags": ["b"]},
+        {"id": 4, "v": 9007199254740993, "tags": ["c", 1]},
+        {"id": 5},
+    ]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (file,) = find_source_files(["in.jsonl"], tmp_path)
+
+    def ids(where: str) -> list[str]:
+        return [row.origin.document_id for row in read(file, Selection(where=where))]
+
+    assert ids("v > 2") == ["2", "4"]
+    assert ids("v is null") == ["3", "5"]
+    assert ids("meta->>'lang' = 'en'") == ["1"]
+    assert ids("ok") == ["1"]
+    assert ids("ok is not false") == ["1", "3", "4", "5"]
+
+
+def test_what_is_judged_of_a_row_does_not_depend_on_those_read_beside_it(tmp_path: Path) -> None:
+    """The first thousand rows say that v is a whole number; later ones have others."""
+    lines: list[dict[str, object]] = [{"id": number, "v": number} for number in range(2000)]
+    lines[1500:1503] = [{"id": 1500, "v": 1500.5}, {"id": 1501, "v": "text"}, {"id": 1502, "v": True}]
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (file,) = find_source_files(["in.jsonl"], tmp_path)
+    selection = Selection(where="v between 1499 and 1504")
+    chosen = read(file, selection)
+    for row in chosen:
+        assert read(file, selection, iter([row.origin.row])) == [row]
+    assert [row.origin.row for row in chosen] == [1500, 1501, 1502, 1504, 1505]
+    assert isinstance(chosen[2], UnreadableRow), "a text is not between two numbers"
