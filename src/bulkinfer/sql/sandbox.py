@@ -36,7 +36,7 @@ def describe_error(error: duckdb.Error) -> str:
     """In one line, and without any value of a row."""
     if not isinstance(error, _SPEAKING):
         return type(error).__name__
-    return str(error).partition("\n")[0].partition(": ")[2]
+    return str(error).partition("\n")[0].partition(": ")[2].rstrip("!.")
 
 
 def quote_name(name: str) -> str:
