@@ -207,3 +207,13 @@ def test_several_answers_come_once_also_when_the_engine_dies_among_them(folder: 
     assert report.exit_code is ExitCode.OK
     assert select(folder, "select count(*), count(distinct document_hash) from results") == [(30, 30)]
     assert select(folder, "select distinct json_array_length(value) from results") == [(4,)]
+
+
+def test_reasoning_stands_beside_the_answer(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "b"}])
+    folder.run()
+    folder.run(output={"reasoning": "qwen3"})
+    whole, split = select(folder, "select output, details->>'reasoning' from results order by completed_at")
+    assert whole[1] is None
+    assert len(split[1].split()) == len(whole[0].split()) // 2
+    assert f"{split[1]} {split[0]}" == whole[0]

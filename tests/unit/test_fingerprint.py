@@ -197,6 +197,7 @@ def test_whatever_can_change_an_answer_changes_the_task() -> None:
         {"sampling": {"max_tokens": 48, "columns": {"temperature": "warmth"}}},
         {"sampling": {"max_tokens": 48, "columns": {"top_p": "warmth"}}},
         {"prompt": {"text": "{{ body }}"}},
+        {"output": {"database": "a.duckdb", "reasoning": "qwen3"}},
         {"prompt": {"messages": "body"}},
         {"prompt": {"messages": "body", "system": "Be brief."}},
         {"prompt": {"user": "{{ body }}", "turns": [{"role": "user", "content": "Be brief."}]}},

@@ -164,6 +164,7 @@ def test_defaults(load: Load) -> None:
         },
         "output": {
             "database": "a.duckdb",
+            "reasoning": None,
             "lock_timeout_s": 10.0,
             "stall_timeout_s": 300.0,
             "client_timeout_s": 30.0,

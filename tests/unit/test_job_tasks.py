@@ -66,6 +66,9 @@ def test_what_is_embedded_or_scored_needs_no_sampling() -> None:
         (EMBED, "sampling={max_tokens: 4}", "--set sampling: expected no such section with task.kind embed, found a "),
         (EMBED, "sampling={max_tokens: 4}", "found a mapping of 1; remove it: no answer is drawn"),
         (EMBED, "model.chat_template=x", "model.chat_template: expected no such key with task.kind embed, found a "),
+        (EMBED, "output.reasoning=qwen3", "output.reasoning: expected no such key with task.kind embed, found "),
+        (EMBED, "model={path: m, adapters: {a: b}, adapter: a}", "model.adapters: expected no such key with "),
+        (MINIMAL, "output.reasoning=a b", "output.reasoning: expected letters, digits and . _ - only, found "),
     ],
 )  # fmt: skip
 def test_what_a_task_does_not_take(text: str, override: str, message: str) -> None:

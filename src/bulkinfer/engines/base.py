@@ -69,6 +69,8 @@ class EngineSpec:
     """Where `max_context_tokens` comes from, if not from the job."""
     is_plain: bool = False
     """Prompts are texts that the model completes: no chat template."""
+    reasoning: str | None = None
+    """The parser that splits off what the model thinks aloud, by vLLM's name."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The folder of each LoRA adapter that requests may name."""
     row_sampling: tuple[str, ...] = ()

@@ -34,6 +34,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         overlong=spec.limits.overlong,
         overlap_tokens=spec.limits.overlap_tokens,
         is_plain=spec.writes_answers and spec.prompt.text is not None,
+        reasoning=spec.output.reasoning,
         adapters=job.adapters,
         row_sampling=RowSampling(spec.sampling).parameters,
     )

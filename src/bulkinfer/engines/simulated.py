@@ -128,9 +128,11 @@ class SimulatedEngine:
         sequences = prepared.prompt
         assert isinstance(sequences, tuple)
         logprobs = prepared.sampling.get("logprobs", self._spec.sampling.get("logprobs"))
-        if len(sequences) > 1 or isinstance(logprobs, int):
+        if len(sequences) > 1 or isinstance(logprobs, int) or self._spec.reasoning:
             num_logprobs = logprobs if isinstance(logprobs, int) else None
-            self._asked[prepared.document_hash] = Asked(len(sequences), num_logprobs)
+            self._asked[prepared.document_hash] = Asked(
+                len(sequences), num_logprobs, has_reasoning=self._spec.reasoning is not None
+            )
         for sequence in sequences:
             sequence.added_at_s = self._clock.now()
             self._schedule.add(sequence)

@@ -21,6 +21,8 @@ class Asked:
     num_answers: int
     num_logprobs: int | None
     """None: no log probabilities are wanted."""
+    has_reasoning: bool = False
+    """The first half of each answer is thought aloud."""
     finished: list[Sequence] = field(default_factory=list)
 
 
@@ -45,12 +47,20 @@ def _write(sequence: Sequence, asked: Asked) -> Answer:
     seed = vary_hash(sequence.document_hash, sequence.answer)
     is_empty = sequence.fault is FaultKind.EMPTY
     logprobs = None if asked.num_logprobs is None else _write_logprobs(seed, sequence.output_tokens, asked.num_logprobs)
+    text = "" if is_empty else write_text(seed, sequence.output_tokens)
+    reasoning, text = _think(text) if asked.has_reasoning else (None, text)
     return Answer(
-        text="" if is_empty else write_text(seed, sequence.output_tokens),
+        text=text,
         finish_reason=FinishReason.LENGTH if sequence.is_cut else FinishReason.STOP,
         output_tokens=sequence.output_tokens,
         logprobs=logprobs,
+        reasoning=reasoning,
     )
+
+
+def _think(text: str) -> tuple[str | None, str]:
+    words = text.split(" ")
+    return " ".join(words[: len(words) // 2]) or None, " ".join(words[len(words) // 2 :])
 
 
 def _write_logprobs(seed: bytes, num_words: int, num_alternatives: int) -> list[TokenLogprob]:

@@ -6,7 +6,6 @@ loop: `LLM.generate` gives results only at the end, and one invalid prompt ends 
 
 import os
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +18,7 @@ from vllm import SamplingParams, __version__, exceptions
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
+from vllm.reasoning import ReasoningParserManager
 from vllm.renderers import ChatParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.third_party import pynvml
@@ -32,17 +32,21 @@ from bulkinfer.engines.adapters import choose_adapter_settings
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
+from bulkinfer.engines.reasoning import Reasoning
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
 from bulkinfer.engines.vllm_counts import StepCounts, count_context_tokens, read_live_counts
 from bulkinfer.engines.vllm_reading import (
     GpuMemory,
+    describe_engine_ready,
     describe_fault,
     find_max_prompt_bytes,
     read_model_facts,
     read_outcome,
     reject_by_size,
 )
+from bulkinfer.engines.vllm_sampling import SamplingChoices
+from bulkinfer.engines.vllm_watch import watch_engine_process
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
@@ -57,9 +61,6 @@ from bulkinfer.records import (
 )
 
 _WORKING_STEP_S = 0.005
-_WATCH_EVERY_S = 1.0
-_MAX_SAMPLING_PARAMS = 4096
-_NONE = b"{}"
 
 
 def _collect_request_faults() -> tuple[type[Exception], ...]:
@@ -70,7 +71,7 @@ def _collect_request_faults() -> tuple[type[Exception], ...]:
 
 
 _REQUEST_FAULTS = _collect_request_faults()
-_ADAPTER_FAULTS: tuple[type[Exception], ...] = (*_REQUEST_FAULTS, RuntimeError, OSError, LookupError)
+_LOADING_FAULTS: tuple[type[Exception], ...] = (*_REQUEST_FAULTS, RuntimeError, OSError, LookupError)
 
 
 class VllmEngine:
@@ -81,8 +82,7 @@ class VllmEngine:
     """
 
     def __init__(self, spec: EngineSpec, workload: Workload = UNKNOWN_WORKLOAD) -> None:
-        self._sampling_params = {_NONE: _create_sampling_params(spec)}
-        """By what requests bring themselves, as JSON."""
+        self._sampling = _create_sampling(spec)
         self._counts = _Recorder()
         self._chosen = choose_settings(spec, workload)
         self._engine = LLMEngine.from_engine_args(
@@ -108,6 +108,9 @@ class VllmEngine:
             self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False), max_total_tokens=None
         )
         self._plain_tokenize_params = replace(self._renderer.default_cmpl_tok_params, max_total_tokens=None)
+        self._reasoning = None if spec.reasoning is None else self._create_reasoning(spec.reasoning)
+        if self._reasoning is not None and self._reasoning.needs_special_tokens:
+            self._sampling = _create_sampling(spec, skip_special_tokens=False)
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
         self._adapters = {
             name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(spec.adapters.items(), 1)
@@ -117,7 +120,7 @@ class VllmEngine:
         num_gpus = config.parallel_config.world_size if current_platform.is_cuda() else 0
         self._gpu_memory = GpuMemory(pynvml, current_platform, num_gpus)
         if _has_engine_process():
-            threading.Thread(target=_watch_engine_process, args=(self._engine.engine_core,), daemon=True).start()
+            watch_engine_process(self._engine.engine_core, EngineDeadError)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a prompt: those that `LLM.chat` gives the model. Raises what vLLM raises if it refuses."""
@@ -162,7 +165,7 @@ class VllmEngine:
         """Give one rendered request to vLLM, or say why it refuses it."""
         request_id = prepared.document_hash.hex()
         try:
-            params = self._find_sampling_params(prepared.sampling)
+            params = self._sampling.find(prepared.sampling)
             adapter = None if prepared.adapter is None else self._adapters[prepared.adapter]
             self._engine.add_request(
                 request_id, prepared.prompt, params, lora_request=adapter, priority=prepared.priority
@@ -192,7 +195,10 @@ class VllmEngine:
             num_context_tokens=num_context_tokens,
             has_all_slots_wanted=num_requests >= self._num_slots,
         )
-        return [read_outcome(output, now_s - self._added_at_s.pop(output.request_id)) for output in finished]
+        return [
+            read_outcome(output, now_s - self._added_at_s.pop(output.request_id), self._reasoning)
+            for output in finished
+        ]
 
     def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
         """Drop requests; returns those that were there."""
@@ -222,38 +228,11 @@ class VllmEngine:
 
     def ready(self) -> EngineReady:
         """The settings that vLLM ended up with, by its own names."""
-        config = self._engine.vllm_config
-        cache = config.cache_config
-        settings: dict[str, JsonValue] = {name: self._chosen.values.get(name) for name in self._chosen.reasons}
-        settings |= self._chosen.environment
-        settings |= {
-            "kind": "vllm",
-            "vllm_version": str(__version__),
-            "device": str(current_platform.device_type),
-            "dtype": str(config.model_config.dtype),
-            "max_model_len": config.model_config.max_model_len,
-            "max_num_seqs": config.scheduler_config.max_num_seqs,
-            "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
-            "block_size": cache.block_size,
-            "kv_cache_memory_bytes": cache.kv_cache_memory_bytes,
-            "enable_prefix_caching": bool(cache.enable_prefix_caching),
-            "enforce_eager": bool(config.model_config.enforce_eager),
-            "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
-            "reasons": self._chosen.reasons,
-        }
-        num_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
-        return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
+        return describe_engine_ready(
+            self._engine.vllm_config, self._chosen, str(__version__), str(current_platform.device_type)
+        )
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
-    def _find_sampling_params(self, own: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
-        key = orjson.dumps(own, option=orjson.OPT_SORT_KEYS)
-        found = self._sampling_params.get(key)
-        if found is None:
-            found = _build_sampling_params({**self._spec.sampling, **own})
-            if len(self._sampling_params) < _MAX_SAMPLING_PARAMS:  # seeds may be as many as rows
-                self._sampling_params[key] = found
-        return found
-
     def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
         if self._spec.is_plain:
             text = {"prompt": messages[-1].content}
@@ -268,8 +247,21 @@ class VllmEngine:
         for name, adapter in self._adapters.items():
             try:
                 self._engine.add_lora(adapter)
-            except _ADAPTER_FAULTS as error:
+            except _LOADING_FAULTS as error:
                 raise JobError(f"model.adapters.{name}: vLLM refuses it: {error}") from error
+
+    def _create_reasoning(self, name: str) -> Reasoning:
+        """Raises JobError for a parser that vLLM lacks, or that is none for this model."""
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415 - a second
+
+        try:
+            create = ReasoningParserManager.get_reasoning_parser(name)
+            parser = create(self._renderer.tokenizer, model_config=self._engine.model_config)
+            request = parser.adjust_request(ChatCompletionRequest(messages=[], model=self._spec.model))
+        except _LOADING_FAULTS as error:
+            raise JobError(f"output.reasoning: vLLM's parser {name} is none for this model: {error}") from error
+        has_marks = not getattr(request, "skip_special_tokens", True)
+        return Reasoning(name, lambda text: parser.extract_reasoning(text, request), has_marks)
 
     def _create_chat_params(self) -> Any:  # noqa: ANN401
         model_config = self._engine.model_config
@@ -289,11 +281,11 @@ class _Recorder(StepCounts, StatLoggerBase):  # type: ignore[misc]  # vLLM is un
     """Is given what vLLM tells after each step."""
 
 
-def _create_sampling_params(spec: EngineSpec) -> Any:  # noqa: ANN401
-    """Those of the job. Raises JobError."""
+def _create_sampling(spec: EngineSpec, **more: JsonValue) -> SamplingChoices:
+    """Those of the job, and `more`. Raises JobError."""
     check_sampling(spec.sampling, SamplingParams.__struct_fields__)
     try:
-        return _build_sampling_params(spec.sampling)
+        return SamplingChoices({**spec.sampling, **more}, _build_sampling_params)
     except _REQUEST_FAULTS as error:
         raise JobError(f"sampling: vLLM refuses it: {error}") from error
 
@@ -322,6 +314,9 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
         settings.choose("scheduling_policy", "priority", "some requests go before others")
     if spec.adapters:
         choose_adapter_settings(settings, spec.adapters)
+    if spec.reasoning is not None:
+        # A structured answer begins behind the reasoning.
+        settings.values.setdefault("reasoning_parser", spec.reasoning)
     settings.values.setdefault("seed", 0)
     settings.values.setdefault("use_tqdm_on_load", False)
     return settings
@@ -339,13 +334,6 @@ def _decide(spec: EngineSpec, workload: Workload) -> Settings:
 
 def _has_engine_process() -> bool:
     return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "1"
-
-
-def _watch_engine_process(engine_core: Any) -> None:  # noqa: ANN401
-    """Wake `step` when vLLM's own process is killed: it would wait for its output for ever (0.26 to 0.33)."""
-    while not engine_core.resources.engine_dead:
-        time.sleep(_WATCH_EVERY_S)
-    engine_core.outputs_queue.put_nowait(EngineDeadError())
 
 
 def _tell_doctor() -> None:

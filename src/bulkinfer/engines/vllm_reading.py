@@ -1,5 +1,6 @@
 """What vLLM's objects say, in our words: times, faults, and how much text its tokens can hold. Does not import vLLM."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ import orjson
 
 from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
-from bulkinfer.engines.tuning import ModelFacts
-from bulkinfer.records import Completion, FailureCode, FinishReason, Rejection
+from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer
+from bulkinfer.engines.tuning import ModelFacts, Settings
+from bulkinfer.records import Completion, EngineReady, FailureCode, FinishReason, JsonValue, Rejection
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
 _MAX_SHRINKAGE = {"NoneType": 1, "Prepend": 1, "NFC": 4, "NFKC": 4}
@@ -65,7 +67,11 @@ def reject_by_size(spec: EngineSpec, request: EngineRequest, max_bytes: int | No
     return Rejection(request.document_hash, FailureCode.PROMPT_TOO_LONG, f"{text}, whatever its tokens are")
 
 
-def read_outcome(output: Any, since_added_s: float) -> Completion | Rejection:  # noqa: ANN401
+def read_outcome(
+    output: Any,  # noqa: ANN401
+    since_added_s: float,
+    reasoning: Reasoning | None = None,
+) -> Completion | Rejection:
     """What became of one request, from vLLM's RequestOutput."""
     document_hash = bytes.fromhex(output.request_id)
     num_prompt_tokens = len(output.prompt_token_ids)
@@ -74,7 +80,13 @@ def read_outcome(output: Any, since_added_s: float) -> Completion | Rejection:  
             message = f"vLLM ended the request with finish reason {answer.finish_reason}"
             return Rejection(document_hash, FailureCode.ENGINE_ERROR, message, num_prompt_tokens)
     queue_s, first_token_s, total_s = read_durations(output.metrics, since_added_s)
-    joined = join_answers([_read_answer(answer) for answer in output.outputs])
+    answers = [_read_answer(answer) for answer in output.outputs]
+    if reasoning is not None:
+        try:
+            answers = [reasoning.split(answer) for answer in answers]
+        except UnreadableAnswer as error:
+            return Rejection(document_hash, FailureCode.INVALID_OUTPUT, str(error), num_prompt_tokens)
+    joined = join_answers(answers)
     return Completion(
         document_hash=document_hash,
         text=joined.text,
@@ -186,3 +198,27 @@ def _read_weight_bytes(folder: Path) -> int:
         for paths in (own, folder.glob("*.safetensors"), folder.glob("*.bin"))
     ]
     return next(filter(None, sizes), 0)
+
+
+def describe_engine_ready(config: Any, chosen: Settings, version: str, device: str) -> EngineReady:  # noqa: ANN401
+    """The settings that vLLM ended up with, by its own names, from its configuration."""
+    cache = config.cache_config
+    settings: dict[str, JsonValue] = {name: chosen.values.get(name) for name in chosen.reasons}
+    settings |= chosen.environment
+    settings |= {
+        "kind": "vllm",
+        "vllm_version": version,
+        "device": device,
+        "dtype": str(config.model_config.dtype),
+        "max_model_len": config.model_config.max_model_len,
+        "max_num_seqs": config.scheduler_config.max_num_seqs,
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+        "block_size": cache.block_size,
+        "kv_cache_memory_bytes": cache.kv_cache_memory_bytes,
+        "enable_prefix_caching": bool(cache.enable_prefix_caching),
+        "enforce_eager": bool(config.model_config.enforce_eager),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "reasons": chosen.reasons,
+    }
+    num_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
+    return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)

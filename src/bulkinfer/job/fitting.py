@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec
+from bulkinfer.job.output_spec import OutputSpec
 from bulkinfer.job.prompt_spec import PromptSpec, check_conversation
 from bulkinfer.job.sampling_spec import SamplingSpec
 from bulkinfer.job.section import missing_key, wrong_value
@@ -103,3 +104,10 @@ def check_overlong(kind: str, prompt: PromptSpec, limits: LimitsSpec, sampling: 
             path=("sampling", "columns", "n"),
             found=sampling.columns.n,
         )
+
+
+def check_reasoning(kind: str, output: OutputSpec) -> None:
+    """Raises PydanticCustomError for a parser of answers where none is written."""
+    if not _WANTS[kind].is_drawn and output.reasoning is not None:
+        expected = f"no such key with task.kind {kind}"
+        raise wrong_value(expected, "remove it", path=("output", "reasoning"), found=output.reasoning)

@@ -1,8 +1,12 @@
 """The section `output`: where the answers go."""
 
+from typing import Annotated
+
 from pydantic import Field
 
-from bulkinfer.job.section import PathText, Seconds, Section
+from bulkinfer.job.section import NAME_PATTERN, PathText, Seconds, Section
+
+ParserName = Annotated[str, Field(min_length=1, max_length=100, pattern=NAME_PATTERN)]
 
 
 class OutputSpec(Section):
@@ -11,6 +15,12 @@ class OutputSpec(Section):
     database: PathText = Field(
         description="A DuckDB file, relative to the job file. Created if missing; several jobs may share it.",
         examples=["../out/tickets.duckdb"],
+    )
+    reasoning: ParserName | None = Field(
+        default=None,
+        description="vLLM's reasoning parser for this model, by its name: what the model thinks aloud is then kept in "
+        "`details`, and is no part of the answer.",
+        examples=["qwen3", "deepseek_r1"],
     )
     lock_timeout_s: float = Field(
         default=10,

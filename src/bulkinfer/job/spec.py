@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from bulkinfer.job.engine_spec import EngineSection
-from bulkinfer.job.fitting import check_model, check_overlong, check_prompt, check_sampling
+from bulkinfer.job.fitting import check_model, check_overlong, check_prompt, check_reasoning, check_sampling
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec, check_adapters
@@ -61,6 +61,7 @@ class JobSpec(Section):
         check_sampling(self.task.kind, self.sampling if "sampling" in self.model_fields_set else None)
         check_model(self.task.kind, self.model)
         check_adapters(self.model)
+        check_reasoning(self.task.kind, self.output)
         check_answers(self.sampling)
         check_overlong(self.task.kind, self.prompt, self.limits, self.sampling)
         return self

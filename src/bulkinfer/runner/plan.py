@@ -10,6 +10,7 @@ import orjson
 from bulkinfer.engines.adapters import check_rank_limit, read_adapters
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.from_job import describe_engine
+from bulkinfer.engines.reasoning import check_parser
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
@@ -62,6 +63,8 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     """
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
+    if job.spec.engine.kind == "vllm":
+        check_parser(job.spec.output.reasoning)
     adapters = read_adapters(job.adapters, job.model)
     check_rank_limit(adapters, job.spec.engine.vllm)
     digests = {adapter.name: adapter.digest for adapter in adapters}

@@ -1,0 +1,38 @@
+"""vLLM's sampling parameters, made once for all requests that have the same. Does not import vLLM."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from bulkinfer.records import JsonValue
+
+_MAX_KEPT = 4096
+"""Rows may have seeds of their own, as many as there are rows."""
+
+# Any: vLLM's SamplingParams, whose fields differ between its versions.
+Build = Callable[[Mapping[str, JsonValue]], Any]
+
+
+class SamplingChoices:
+    """Makes parameters with `build`, from what the job gives and what a request brings."""
+
+    def __init__(self, of_job: Mapping[str, JsonValue], build: Build) -> None:
+        """Make the job's own. Raises what `build` raises for values that vLLM refuses."""
+        self._of_job = of_job
+        self._build = build
+        self._kept = {_name({}): build(of_job)}
+
+    def find(self, own: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
+        """The job's parameters, with those that a request brings before them. Raises as `build` does."""
+        name = _name(own)
+        found = self._kept.get(name)
+        if found is None:
+            found = self._build({**self._of_job, **own})
+            if len(self._kept) < _MAX_KEPT:
+                self._kept[name] = found
+        return found
+
+
+def _name(own: Mapping[str, JsonValue]) -> bytes:
+    return orjson.dumps(own, option=orjson.OPT_SORT_KEYS)
