@@ -64,7 +64,7 @@ def make_requests(queue: Queue, *, is_distinct: bool) -> list[Request]:
         seen[entry.content] += 1
         if is_distinct and seen[entry.content] > 1:
             continue
-        messages = tuple(Message(**message) for message in conversation)
+        messages = tuple(Message(message["role"], message["content"]) for message in conversation)
         requests.append(make_request(entry.document_id, messages))
     return requests
 

@@ -102,7 +102,12 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str,
         "over_length": _describe_overlong(spec),
         # What came later is there only where a job has it: tasks from before keep their names.
         **_list_adapters(spec, adapters or {}),
-        **_list_given(turns=_list_turns(spec.prompt), messages=spec.prompt.messages, reasoning=spec.output.reasoning),
+        **_list_given(
+            turns=_list_turns(spec.prompt),
+            messages=spec.prompt.messages,
+            reasoning=spec.output.reasoning,
+            images=spec.prompt.images,
+        ),
     }
     # What other kinds of tasks add: a task from before there were any keeps its fingerprint.
     if templates := {key: text for key, text in spec.prompt.templates.items() if key not in {"system", "user"}}:

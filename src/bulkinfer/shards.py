@@ -261,10 +261,9 @@ class ShardPlanner:
                 match self.template.prepare(document, notes_spans=self.notes_spans):
                     case DocumentFault(code, message):
                         return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
-                    case Prompt(messages, sampling, adapter, spans, fields):
-                        num_chars = sum(len(message.content) for message in messages)
-                        asked = Request(entry.document_hash, document.origin, messages, num_chars)
-                        return replace(asked, sampling=sampling, adapter=adapter, spans=spans, fields=fields)
+                    case Prompt() as prompt:
+                        folder = entry.scan.source.path.parent if self.template.image_fields else None
+                        return prompt.ask(entry.document_hash, document.origin, folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,8 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from transformers import AutoTokenizer
+
 from bulkinfer.engines.answers import Answer
 from bulkinfer.engines.base import EngineRequest, EngineSpec
 from bulkinfer.engines.vllm import VllmEngine
@@ -54,23 +56,22 @@ def describe(outcome: Completion | Rejection) -> dict[str, object]:
 def find_job_error(name: str) -> str:
     """What is told of a reasoning parser."""
     try:
-        engine._create_reasoning(name)
+        engine._create_reasoning(name, engine._renderer.tokenizer)
     except JobError as error:
         return str(error)
     return ""
 
 
-def split(name: str, text: str) -> dict[str, object]:
-    """What a parser makes of a text."""
-    answer = engine._create_reasoning(name).split(Answer(text, "stop", 9))
-    return {"reasoning": answer.reasoning, "text": answer.text}
-
-
 def split_with_marks() -> dict[str, object]:
-    """The demo model's tokenizer has no marks of reasoning; here it is given some."""
-    engine._renderer.tokenizer.add_tokens(["<think>", "</think>"])
-    texts = {"thought": THOUGHT, "cut": "<think>2 and"}
-    return {name: {key: split(name, text) for key, text in texts.items()} for name in ("deepseek_r1", "qwen3")}
+    """What vLLM's parsers make of texts. The demo model's tokenizer has no marks of reasoning; it is given some."""
+    tokenizer = AutoTokenizer.from_pretrained(orders["model"])
+    tokenizer.add_tokens(["<think>", "</think>"])
+    told: dict[str, object] = {}
+    for name in ("deepseek_r1", "qwen3"):
+        reasoning = engine._create_reasoning(name, tokenizer)
+        answers = [reasoning.split(Answer(text, "stop", 9)) for text in (THOUGHT, "<think>2 and")]
+        told[name] = [{"reasoning": answer.reasoning, "text": answer.text} for answer in answers]
+    return told
 
 
 found: dict[str, object] = {

@@ -25,7 +25,7 @@ def tokenizer() -> HubTokenizer:
 def test_prompts_are_the_engines(
     tokenizer: HubTokenizer, by_our_engine: dict[str, Any], conversations: list[list[dict[str, str]]]
 ) -> None:
-    prompts = [[Message(**message) for message in one] for one in conversations]
+    prompts = [[Message(message["role"], message["content"]) for message in one] for one in conversations]
     assert tokenizer.tokenize(prompts) == by_our_engine["prompts"]
     assert tokenizer.count(prompts) == [len(ids) for ids in by_our_engine["prompts"]]
 

@@ -78,7 +78,7 @@ def test_a_plain_text_gets_no_chat_template(found: dict[str, Any]) -> None:
 
 def test_vllms_own_parsers_split_reasoning_off(found: dict[str, Any]) -> None:
     for name in ("deepseek_r1", "qwen3"):
-        thought, cut = found["split"][name]["thought"], found["split"][name]["cut"]
+        thought, cut = found["split"][name]
         assert (thought["reasoning"].strip(), thought["text"].strip()) == ("2 and 2", "It is 4."), name
         assert (cut["reasoning"].strip(), cut["text"]) == ("2 and", ""), name
 

@@ -14,6 +14,7 @@ from bulkinfer.runner.forecast import forecast_run
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 FREE = {"clock": "virtual", "seconds_per_prompt_token": 0, "seconds_per_output_token": 0}
 
 
@@ -110,7 +111,7 @@ def test_one_cut_answer_of_several_is_a_failure_that_keeps_all(folder: JobFolder
     assert report.exit_code is ExitCode.TOO_MANY_FAILURES, "all documents failed"
     [(code, message, details)] = select(folder, "select code, message, details::varchar from failures")
     assert code == "truncated"
-    assert message.startswith("2 of 2 answers were cut, the first at 16 tokens; raise sampling.max_tokens")
+    assert message.startswith("2 of 2 answers were cut, the first at 16 tokens; ")
     assert len(json.loads(details)["outputs"]) == 2
 
 
@@ -217,3 +218,36 @@ def test_reasoning_stands_beside_the_answer(folder: JobFolder) -> None:
     assert whole[1] is None
     assert len(split[1].split()) == len(whole[0].split()) // 2
     assert f"{split[1]} {split[0]}" == whole[0]
+
+
+def test_images_are_read_beside_the_input_and_wrong_ones_fail_alone(folder: JobFolder) -> None:
+    (folder.path / "photos").mkdir()
+    (folder.path / "photos" / "a.png").write_bytes(PNG)
+    (folder.path / "photos" / "text.png").write_text("text")
+    rows = {"file": "photos/a.png", "none": None, "missing": "photos/b.png", "text": "photos/text.png", "number": 3}
+    folder.write_documents([{"id": name, "body": "b" * 4, "photo": photo} for name, photo in rows.items()])
+    report = folder.run(prompt={"images": "photo"}, limits={"max_failures": "90%", "max_context_tokens": 512})
+    assert report.exit_code is ExitCode.OK
+    answers = select(folder, "select document_id, prompt_tokens from answers order by row")
+    assert answers == [("file", 4 + 1 + 256), ("none", 4 + 1)]
+    failures = dict(select(folder, "select document_id, message from failures where code = 'invalid_field'"))
+    assert set(failures) == {"missing", "text", "number"}
+    assert failures["missing"] == "prompt.images: image 1: the file cannot be read: No such file or directory"
+    assert not any("photos/" in message for message in failures.values())
+
+
+def test_images_of_a_table_need_no_file(folder: JobFolder) -> None:
+    table = pa.table({"id": ["a", "b"], "body": ["x", "x"], "photo": pa.array([PNG, None], pa.binary())})
+    pq.write_table(table, folder.path / "in.parquet")
+    limits = {"max_context_tokens": 512}
+    report = folder.run(input={"path": "in.parquet"}, limits=limits, prompt={"images": ["photo"]})
+    assert report.exit_code is ExitCode.OK
+    assert select(folder, "select prompt_tokens from answers order by row") == [(261,), (5,)]
+
+
+@pytest.mark.engine
+def test_a_model_that_takes_no_images_is_refused_before_it_is_loaded(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "b", "photo": None}])
+    folder.write_job(prompt={"images": "photo"}, engine={"kind": "vllm"})
+    with pytest.raises(JobError, match=r"prompt.images: the model \(LlamaForCausalLM\) takes no images"):
+        plan_run(load_job(folder.job_path))

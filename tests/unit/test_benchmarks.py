@@ -88,7 +88,7 @@ def test_bulkinfer_renders_the_messages_that_the_others_get(name: str, tmp_path:
     for entry, conversation in zip(queue.entries, queue.conversations(), strict=True):
         fields = {"system": entry.system, "text": entry.text}
         messages = template.render(Document(Origin("documents.jsonl", 1, entry.document_id), fields))
-        assert messages == tuple(Message(**message) for message in conversation)
+        assert messages == tuple(Message(message["role"], message["content"]) for message in conversation)
 
 
 def test_a_queue_is_written_with_a_row_for_each_entry(tmp_path: Path) -> None:

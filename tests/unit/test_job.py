@@ -121,6 +121,7 @@ def test_defaults(load: Load) -> None:
             "turns": None,
             "user": "{{ body }}",
             "messages": None,
+            "images": None,
             "combine": None,
             "text": None,
             "query": None,

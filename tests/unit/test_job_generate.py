@@ -29,7 +29,7 @@ def test_all_keys_of_a_few_shot_prompt_load(load: Load) -> None:
 
 
 NONE = "prompt.user: the key is missing; add it: a prompt has user, messages or text"
-ONE = "; a prompt is one of user (with system and turns), messages (with system) and text"
+ONE = "; a prompt is one of user (with system, turns and images), messages (with system and images) and text"
 TURN = {"role": "user", "content": "secret"}
 
 

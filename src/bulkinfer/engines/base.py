@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from bulkinfer.engines.images import load_images
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
@@ -138,9 +139,9 @@ class EngineRequest:
 
     @classmethod
     def of(cls, request: Request, priority: int) -> "EngineRequest":
-        """That part of the request; `priority` is the engine's, and its own is added to it."""
+        """That part of the request; `priority` is the engine's, and its own is added to it. Raises ImageFault."""
         own = request.sampling, priority + request.priority, request.adapter, request.spans
-        return cls(request.document_hash, request.messages, *own)
+        return cls(request.document_hash, load_images(request), *own)
 
 
 @dataclass(frozen=True, slots=True)

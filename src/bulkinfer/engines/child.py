@@ -25,6 +25,7 @@ from bulkinfer.engines.frames import (
     encode_request,
     encode_submit,
 )
+from bulkinfer.engines.images import ImageFault, reject_image
 from bulkinfer.errors import EngineDied, EngineError, JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
@@ -108,8 +109,8 @@ class ChildEngine:
         for request in requests:
             try:
                 encoded_requests.append(encode_request(EngineRequest.of(request, self._spec.priority)))
-            except orjson.JSONEncodeError:
-                self._events.append(_reject_unencodable(request))
+            except (orjson.JSONEncodeError, ImageFault) as error:
+                self._events.append(reject_image(request, error) or _reject_unencodable(request))
                 self._ring()
             else:
                 self._in_flight.add(request.document_hash)

@@ -162,7 +162,9 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
 
 
 def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
-    messages = tuple(Message(message["role"], message["content"]) for message in fields["messages"])
+    messages = tuple(
+        Message(message["role"], message["content"], tuple(message["images"])) for message in fields["messages"]
+    )
     document_hash = bytes.fromhex(fields["document_hash"])
     spans = tuple(Span(**span) for span in fields["spans"])
     own = fields["sampling"], fields["priority"], fields["adapter"], spans

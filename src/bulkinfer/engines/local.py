@@ -6,6 +6,7 @@ from dataclasses import replace
 from bulkinfer.engines.base import EngineRequest, StepEngine
 from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.clock import Clock, RealClock
+from bulkinfer.engines.images import ImageFault, reject_image
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.records import UNKNOWN_WORKLOAD, Aborted, EngineEvent, Request, Workload
 
@@ -56,7 +57,10 @@ class LocalEngine:
         if self._step_engine.num_unfinished() == 0:
             self._wake()
         for request in requests:
-            rejection = self._step_engine.add(EngineRequest.of(request, self._priority))
+            try:
+                rejection = self._step_engine.add(EngineRequest.of(request, self._priority))
+            except ImageFault as error:
+                rejection = reject_image(request, error)
             if rejection is not None:
                 self._events.append(rejection)
         if self._idle_since_s is not None and self._step_engine.num_unfinished() > 0:

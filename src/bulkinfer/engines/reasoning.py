@@ -1,14 +1,11 @@
 """What a model thinks aloud before it answers, split off by one of vLLM's reasoning parsers. Does not import vLLM."""
 
-import ast
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
-from pathlib import Path
 
 from bulkinfer.engines.answers import Answer
 from bulkinfer.engines.simulated_arguments import suggest_name
+from bulkinfer.engines.vllm_source import read_assigned_names
 from bulkinfer.errors import JobError
 
 _REGISTRY = "_REASONING_PARSERS_TO_REGISTER"
@@ -50,21 +47,5 @@ def check_parser(name: str | None) -> None:
 
 
 def list_parsers(package: str = "vllm") -> tuple[str, ...]:
-    """The names of the parsers that the installed vLLM brings; none where that cannot be told.
-
-    Read from its source: importing it takes seconds.
-    """
-    with suppress(ImportError, ValueError, OSError, SyntaxError):
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            return _read_names(Path(folder) / "reasoning" / "__init__.py")
-    return ()
-
-
-def _read_names(path: Path) -> tuple[str, ...]:
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and any(
-            isinstance(one, ast.Name) and one.id == _REGISTRY for one in node.targets
-        ):
-            return tuple(sorted(ast.literal_eval(node.value)))
-    return ()
+    """The names of the parsers that the installed vLLM brings; none where that cannot be told."""
+    return read_assigned_names("reasoning/__init__.py", _REGISTRY, package)

@@ -49,6 +49,7 @@ from bulkinfer.records import (
     Rejection,
 )
 
+TOKENS_PER_IMAGE = 256
 AUTO_MAX_CONCURRENCY = 64
 AUTO_MAX_CONTEXT_TOKENS = 2048
 """What `auto` means in `limits`: there is no model whose limits could be asked."""
@@ -328,8 +329,11 @@ class SimulatedEngine:
 def estimate_prompt_tokens(messages: Iterable[Message], factor: float = 1.0, *, is_plain: bool = False) -> int:
     """Tokens that these messages count for: 4 for each message and 1 for each begun 4 characters of content.
 
-    As often as `factor` says, `engine.simulated.prompt_tokens_factor`. A plain text has no chat template around it.
+    As often as `factor` says, `engine.simulated.prompt_tokens_factor`. A plain text has no chat template around it, and
+    an image has TOKENS_PER_IMAGE.
     """
     around = 0 if is_plain else 4
-    num_tokens = sum(around + (len(message.content) + 3) // 4 for message in messages)
+    num_tokens = sum(
+        around + (len(message.content) + 3) // 4 + TOKENS_PER_IMAGE * len(message.images) for message in messages
+    )
     return num_tokens if factor == 1 else max(1, round(num_tokens * factor))

@@ -44,6 +44,7 @@ from bulkinfer.engines.vllm_reading import (
     read_model_facts,
     read_outcome,
     reject_by_size,
+    write_message,
 )
 from bulkinfer.engines.vllm_sampling import SamplingChoices
 from bulkinfer.engines.vllm_watch import watch_engine_process
@@ -108,9 +109,11 @@ class VllmEngine:
             self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False), max_total_tokens=None
         )
         self._plain_tokenize_params = replace(self._renderer.default_cmpl_tok_params, max_total_tokens=None)
-        self._reasoning = None if spec.reasoning is None else self._create_reasoning(spec.reasoning)
-        if self._reasoning is not None and self._reasoning.needs_special_tokens:
-            self._sampling = _create_sampling(spec, skip_special_tokens=False)
+        self._reasoning: Reasoning | None = None
+        if spec.reasoning is not None:
+            self._reasoning = self._create_reasoning(spec.reasoning, self._renderer.tokenizer)
+            if self._reasoning.needs_special_tokens:
+                self._sampling = _create_sampling(spec, skip_special_tokens=False)
         self._max_prompt_bytes = find_max_prompt_bytes(self._renderer.tokenizer, max_model_len)
         self._adapters = {
             name: LoRARequest(name, number, folder) for number, (name, folder) in enumerate(spec.adapters.items(), 1)
@@ -238,7 +241,7 @@ class VllmEngine:
             text = {"prompt": messages[-1].content}
             (prompt,) = self._renderer.render_cmpl([text], self._plain_tokenize_params)
             return prompt
-        conversation = [{"role": message.role, "content": message.content} for message in messages]
+        conversation = [write_message(message) for message in messages]
         _, (prompt,) = self._renderer.render_chat([conversation], self._chat_params, self._tokenize_params)
         return prompt
 
@@ -250,13 +253,13 @@ class VllmEngine:
             except _LOADING_FAULTS as error:
                 raise JobError(f"model.adapters.{name}: vLLM refuses it: {error}") from error
 
-    def _create_reasoning(self, name: str) -> Reasoning:
+    def _create_reasoning(self, name: str, tokenizer: Any) -> Reasoning:  # noqa: ANN401
         """Raises JobError for a parser that vLLM lacks, or that is none for this model."""
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest  # noqa: PLC0415 - a second
 
         try:
             create = ReasoningParserManager.get_reasoning_parser(name)
-            parser = create(self._renderer.tokenizer, model_config=self._engine.model_config)
+            parser = create(tokenizer, model_config=self._engine.model_config)
             request = parser.adjust_request(ChatCompletionRequest(messages=[], model=self._spec.model))
         except _LOADING_FAULTS as error:
             raise JobError(f"output.reasoning: vLLM's parser {name} is none for this model: {error}") from error

@@ -11,7 +11,7 @@ from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
 from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer
 from bulkinfer.engines.tuning import ModelFacts, Settings
-from bulkinfer.records import Completion, EngineReady, FailureCode, FinishReason, JsonValue, Rejection
+from bulkinfer.records import Completion, EngineReady, FailureCode, FinishReason, JsonValue, Message, Rejection
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
 _MAX_SHRINKAGE = {"NoneType": 1, "Prepend": 1, "NFC": 4, "NFKC": 4}
@@ -222,3 +222,11 @@ def describe_engine_ready(config: Any, chosen: Settings, version: str, device: s
     }
     num_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
     return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
+
+
+def write_message(message: Message) -> dict[str, Any]:
+    """A message as vLLM's renderer takes it: its images before its text."""
+    if not message.images:
+        return {"role": message.role, "content": message.content}
+    images = [{"type": "image_url", "image_url": {"url": url}} for url in message.images]
+    return {"role": message.role, "content": [*images, {"type": "text", "text": message.content}]}

@@ -24,7 +24,7 @@ class _Wants:
 
 
 _WANTS: Mapping[str, _Wants] = {
-    "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text", "combine"})),
+    "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text", "images", "combine"})),
     "embed": _Wants(("text",), is_drawn=False),
     "score": _Wants(("query", "document"), is_drawn=False),
 }

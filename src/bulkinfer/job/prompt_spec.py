@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, Strict
 
-from bulkinfer.job.section import ColumnName, Section, Text, missing_key, wrong_value
+from bulkinfer.job.section import ColumnName, Section, Text, as_sequence, missing_key, one_or_many, wrong_value
 
 
 class Turn(Section):
@@ -26,6 +26,11 @@ Turns = Annotated[
     Strict(strict=False),
     BeforeValidator(_as_turns),
     Field(min_length=1, max_length=1000),
+]
+
+
+Columns = Annotated[
+    tuple[ColumnName, ...], Strict(strict=False), BeforeValidator(as_sequence), Field(min_length=1, max_length=64)
 ]
 
 
@@ -55,6 +60,12 @@ class PromptSpec(Section):
         description="Instead of `user`: the field that holds the conversation, a list of {role, content}, or such a "
         "list as JSON text.",
         examples=["messages"],
+    )
+    images: Annotated[Columns, one_or_many("Fields that hold images.", 64)] | None = Field(
+        default=None,
+        description="Fields that hold images for the last message: files (relative to the input file), `data:` URLs, "
+        "bytes of PNG, JPEG, GIF and WebP, or lists of these; null: none.",
+        examples=["photo", ["front", "back"]],
     )
     combine: Text | None = Field(
         default=None,
@@ -92,7 +103,7 @@ def check_conversation(prompt: PromptSpec) -> None:
     if given[0] == "messages" and prompt.turns is not None:
         raise _refuse_beside(prompt, "turns", "messages")
     if given[0] == "text":
-        for name in ("system", "turns"):
+        for name in ("system", "turns", "images"):
             if getattr(prompt, name) is not None:
                 raise _refuse_beside(prompt, name, "text")
     _check_turns(prompt)
@@ -108,7 +119,7 @@ def _check_turns(prompt: PromptSpec) -> None:
 
 
 def _refuse_beside(prompt: PromptSpec, name: str, other: str) -> Exception:
-    advice = "a prompt is one of user (with system and turns), messages (with system) and text"
+    advice = "a prompt is one of user (with system, turns and images), messages (with system and images) and text"
     value = getattr(prompt, name)
     found = list(value) if isinstance(value, tuple) else value
     return wrong_value(f"nothing beside prompt.{other}", advice, path=("prompt", name), found=found)

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from bulkinfer.job import JobSpec, RowFault, RowSampling, SamplingSpec
 from bulkinfer.prompt.budget import Budget
 from bulkinfer.prompt.conversation import read_conversation
+from bulkinfer.prompt.images import read_images
 from bulkinfer.prompt.joining import JoinTemplate
 from bulkinfer.prompt.part import DocumentFault, Part, parse_part, render_part
 from bulkinfer.prompt.values import Printed
-from bulkinfer.records import Document, FailureCode, JsonValue, Message, Span
+from bulkinfer.records import Document, FailureCode, JsonValue, Message, Origin, Request, Span
 
 _NO_ROW_SAMPLING = RowSampling(SamplingSpec())
 
@@ -37,6 +39,20 @@ class Prompt:
     joined: Mapping[str, JsonValue] | None = None
     """The fields that the answers to parts of it are joined with; None where documents are not split."""
 
+    def ask(self, document_hash: bytes, origin: Origin, folder: Path | None = None) -> Request:
+        """The request for the engine; `folder` is where files of images are looked for."""
+        return Request(
+            document_hash,
+            origin,
+            self.messages,
+            sum(len(message.content) for message in self.messages),
+            sampling=self.sampling,
+            adapter=self.adapter,
+            folder="" if folder is None else str(folder.absolute()),
+            spans=self.spans,
+            fields=self.joined,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
@@ -50,6 +66,8 @@ class PromptTemplate:
     """That of all documents; likewise the next two."""
     adapter_field: str | None = None
     adapters: frozenset[str] = frozenset()
+    image_fields: tuple[str, ...] = ()
+    """Hold images for the last message."""
     combine: JoinTemplate | None = None
     """Joins the answers to the parts of a document, where documents are split."""
 
@@ -78,6 +96,7 @@ class PromptTemplate:
             model.adapter,
             model.adapter_column,
             frozenset(model.adapters or ()),
+            prompt.images or (),
             _parse_combine(spec),
         )
 
@@ -90,7 +109,7 @@ class PromptTemplate:
     @property
     def columns(self) -> frozenset[str]:
         """Those of them that the job names as a whole, outside of templates."""
-        named = (self.messages_field, self.adapter_field)
+        named = (self.messages_field, self.adapter_field, *self.image_fields)
         return self.row_sampling.fields.union(name for name in named if name is not None)
 
     @property
@@ -157,8 +176,14 @@ class PromptTemplate:
         marked = self.render_marked(document, notes_spans=notes_spans)
         if isinstance(marked, DocumentFault):
             return marked
+        messages = marked.messages
+        if self.image_fields:
+            images = read_images(self.image_fields, document.fields)
+            if isinstance(images, DocumentFault):
+                return images
+            messages = (*messages[:-1], replace(messages[-1], images=images))
         joined = None if self.combine is None else self.combine.select(document)
-        return Prompt(marked.messages, sampling, adapter, marked.spans, joined)
+        return Prompt(messages, sampling, adapter, marked.spans, joined)
 
     def _add_conversation(
         self, document: Document, before: list[Message], spans: list[Span], *, notes_spans: bool

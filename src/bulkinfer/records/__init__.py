@@ -17,6 +17,7 @@ from bulkinfer.records.documents import (
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
 from bulkinfer.records.exports import ExportFormat
 from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, OpenAiFile, Packing, Selection
+from bulkinfer.records.images import name_image_type, write_data_url
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, PartAnswer, Result
 from bulkinfer.records.requests import (
     Aborted,
@@ -72,4 +73,6 @@ __all__ = [
     "UnreadableRow",
     "WantedRows",
     "Workload",
+    "name_image_type",
+    "write_data_url",
 ]

@@ -25,6 +25,8 @@ class Message:
     role: str
     """Of a turn, as chat templates name it; of a text, its key in `prompt`: text, query, document."""
     content: str
+    images: tuple[str, ...] = field(default=(), repr=False)
+    """Before the text: `data:` URLs, or files, relative to the request's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Request:
     priority: int = 0
     """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
     first."""
+    folder: str = ""
+    """Where files of images are: the absolute path of the input file's folder."""
     spans: tuple[Span, ...] = ()
     """What may be cut where the prompt is too long; empty: nothing."""
     fields: Mapping[str, JsonValue] | None = None

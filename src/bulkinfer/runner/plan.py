@@ -7,9 +7,11 @@ from uuid import UUID
 
 import orjson
 
+from bulkinfer.engines import find_config
 from bulkinfer.engines.adapters import check_rank_limit, read_adapters
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.from_job import describe_engine
+from bulkinfer.engines.images import check_takes_images
 from bulkinfer.engines.reasoning import check_parser
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
@@ -65,6 +67,8 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     model = identify_model(job.model, job.spec.model.revision)
     if job.spec.engine.kind == "vllm":
         check_parser(job.spec.output.reasoning)
+        if job.spec.prompt.images:
+            check_takes_images(find_config(describe_engine(job)))
     adapters = read_adapters(job.adapters, job.model)
     check_rank_limit(adapters, job.spec.engine.vllm)
     digests = {adapter.name: adapter.digest for adapter in adapters}
@@ -119,6 +123,7 @@ def _list_columns(job: Job) -> list[tuple[str, str]]:
     """Keys of the job that name a field outside of templates, and the field."""
     prompt, sampling = job.spec.prompt, job.spec.sampling
     named = [] if prompt.messages is None else [("prompt.messages", prompt.messages)]
+    named += [("prompt.images", field) for field in prompt.images or ()]
     if job.spec.model.adapter_column is not None:
         named.append(("model.adapter_column", job.spec.model.adapter_column))
     by_parameter = {} if sampling.columns is None else sampling.columns.to_fields()

@@ -17,7 +17,7 @@ from uuid import UUID
 import pyarrow as pa
 from pyarrow import lib
 
-from bulkinfer.records import JsonValue
+from bulkinfer.records import JsonValue, write_data_url
 
 Convert = Callable[[Any], JsonValue]  # Any: whatever pyarrow makes of a value
 
@@ -69,7 +69,7 @@ def _plan_scalar(arrow_type: pa.DataType) -> Reading:
         case lib.Type_DOUBLE:
             return Reading(arrow_type, _drop_non_finite)
         case lib.Type_BINARY | lib.Type_LARGE_BINARY | lib.Type_BINARY_VIEW | lib.Type_FIXED_SIZE_BINARY:
-            return Reading(arrow_type, bytes.decode)
+            return Reading(arrow_type, _read_bytes)
     if pa.types.is_decimal(arrow_type):
         return Reading(arrow_type, _format_decimal)
     return Reading(arrow_type)
@@ -147,6 +147,11 @@ def _convert_map(key: Convert | None, item: Convert | None, pairs: Sequence[tupl
     if all(isinstance(name, str) for name in keys):
         return {str(name): value for name, value in zip(keys, items, strict=True)}
     return [[name, value] for name, value in zip(keys, items, strict=True)]
+
+
+def _read_bytes(value: bytes) -> str:
+    """Text; an image as a `data:` URL, which is what prompts take."""
+    return write_data_url(value) or value.decode()
 
 
 def _drop_non_finite(value: float) -> float | None:

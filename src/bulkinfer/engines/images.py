@@ -1,0 +1,76 @@
+"""Images of a prompt on their way to the engine: read from their files, checked by their first bytes, written as text.
+
+They travel as `data:` URLs in the frame to the engine's process, and stand in no log, event or message.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+
+from bulkinfer.engines.vllm_source import read_assigned_names
+from bulkinfer.errors import JobError
+from bulkinfer.records import FailureCode, Message, Rejection, Request, write_data_url
+
+MAX_IMAGE_BYTES = 64 << 20
+_REGISTRY = "model_executor/models/registry.py"
+_SEEING_KEYS = ("vision", "image", "visual", "img")
+
+
+class ImageFault(Exception):
+    """An image of one document cannot be used. The message says which and why, without its name."""
+
+
+def load_images(request: Request) -> tuple[Message, ...]:
+    """The messages of a request, with every image as a `data:` URL. Raises ImageFault."""
+    if not any(message.images for message in request.messages):
+        return request.messages
+    number = 0
+    messages = []
+    for message in request.messages:
+        urls = []
+        for image in message.images:
+            number += 1
+            urls.append(_load(image, request.folder, number))
+        messages.append(replace(message, images=tuple(urls)))
+    return tuple(messages)
+
+
+def reject_image(request: Request, error: Exception) -> Rejection | None:
+    """What becomes of a request with such an image; None for an error of another kind."""
+    if not isinstance(error, ImageFault):
+        return None
+    return Rejection(request.document_hash, FailureCode.INVALID_FIELD, f"prompt.images: {error}")
+
+
+def check_takes_images(config_path: Path | None) -> None:
+    """Refuse a model of which it is known that it takes no images, by its config.json. Raises JobError."""
+    if config_path is None:
+        return
+    try:
+        config = orjson.loads(config_path.read_bytes())
+        architectures = set(config.get("architectures") or ())
+    except (OSError, ValueError, AttributeError, TypeError):
+        return
+    seeing = read_assigned_names(_REGISTRY, "_MULTIMODAL_MODELS")
+    blind = read_assigned_names(_REGISTRY, "_TEXT_GENERATION_MODELS")
+    has_vision = any(word in key for key in config for word in _SEEING_KEYS)
+    if architectures and not has_vision and architectures <= set(blind) - set(seeing):
+        raise JobError(f"prompt.images: the model ({', '.join(sorted(architectures))}) takes no images; remove the key")
+
+
+def _load(image: str, folder: str, number: int) -> str:
+    if image.startswith("data:"):
+        return image
+    path = Path(folder) / image
+    try:
+        if path.stat().st_size > MAX_IMAGE_BYTES:
+            raise ImageFault(f"image {number}: expected at most {MAX_IMAGE_BYTES >> 20} MiB, found a larger file")
+        content = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a file name"
+        raise ImageFault(f"image {number}: the file cannot be read: {reason}") from None
+    url = write_data_url(content)
+    if url is None:
+        raise ImageFault(f"image {number}: expected a PNG, JPEG, GIF or WebP file, found another")
+    return url
