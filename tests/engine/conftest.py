@@ -46,7 +46,7 @@ def by_our_engine(
     return run_side("side_our_engine.py", conversations, tmp_path_factory.mktemp("our_engine"))
 
 
-def run_side(script: str, conversations: Sequence[Any], folder: Path) -> dict[str, Any]:
+def run_side(script: str, conversations: Sequence[Any], folder: Path, limit_s: float = 140) -> dict[str, Any]:
     """Run one of the scripts beside this file in a process of its own, and read the JSON that it writes."""
     orders = {
         "model": str(MODEL_PATH),
@@ -60,7 +60,7 @@ def run_side(script: str, conversations: Sequence[Any], folder: Path) -> dict[st
     environment = build_environment(vllm_spec(), find_vllm(), inherited)
     environment["PYTHONPATH"] = str(ROOT / "src")
     command = [sys.executable, str(HERE / script), str(folder / "orders.json"), str(folder / "found.json")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=140, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit_s, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return found

@@ -25,7 +25,7 @@ spec = EngineSpec(
     kind="vllm",
     model=orders["model"],
     revision=None,
-    sampling={"temperature": 0, "max_tokens": 12},
+    sampling={"temperature": 0, "max_tokens": 6},
     max_concurrency=4,
     max_context_tokens=512,
     arguments={"kv_cache_memory_bytes": 256 << 20},
@@ -88,7 +88,7 @@ found: dict[str, object] = {
     "logprobs": describe(ask(QUESTION, logprobs=3)),
     "chosen alone": describe(ask(QUESTION, logprobs=0)),
     "short": describe(ask(QUESTION, max_tokens=2)),
-    "stopped": describe(ask(QUESTION, stop=[","], max_tokens=60)),
+    "stopped": describe(ask(QUESTION, stop=[" "], max_tokens=30)),
     "too many": describe(ask(QUESTION, max_tokens=512)),
 }
 engine._spec = replace(engine._spec, is_plain=True)
