@@ -147,7 +147,7 @@ class _Opened:
         if not wanted:
             return None
         schema = pa.schema(wanted)
-        return self._stack.enter_context(open_originals(part.file, schema, is_whole=self._columns.is_whole))
+        return self._stack.enter_context(open_originals(part.file, shape, schema, is_whole=self._columns.is_whole))
 
 
 @contextmanager

@@ -52,10 +52,19 @@ class JsonlSource:
         check_unchanged(self._file)
 
     def iter_lines(self) -> Generator[tuple[int, bytes], None, None]:
-        """Number and content of each line that is not blank; nothing of one that is too long. Raises InputError."""
-        with closing(self._iter_lines(open_raw(self._file))) as lines:
-            for line in lines:
-                yield line.number, line.content
+        """Number and content of each line that is not blank; nothing of one that is too long. Raises InputError.
+
+        The line's end may be there: JSON does not mind.
+        """
+        number = 0
+        with explained(self._file, lambda: number), open_stream(self._file, open_raw(self._file)) as stream:
+            while raw := stream.readline(MAX_LINE_BYTES + 2):
+                number += 1
+                if number > 1 and len(raw) <= MAX_LINE_BYTES:
+                    if not raw.isspace():
+                        yield number, raw
+                elif (line := _read_line(stream, number, raw)) is not None:
+                    yield number, line.content
         check_unchanged(self._file)
 
     def bytes_read(self) -> int:
@@ -188,12 +197,14 @@ def _digest(content: bytes) -> bytes:
 def read_object(content: bytes) -> dict[str, Any] | None:
     """All of one line, exactly; None if it is not one JSON object."""
     try:
-        row = orjson.loads(content)
-        if type(row) is dict and _LONG_INTEGER.search(content):
+        row: dict[str, Any] = orjson.loads(content)
+        if type(row) is not dict:
+            return None
+        if not _EXACT_TYPES.issuperset(map(type, row.values())) and _LONG_INTEGER.search(content):
             row = json.loads(content)
     except (orjson.JSONDecodeError, RecursionError):
         return None
-    return row if type(row) is dict else None
+    return row
 
 
 def _read_keys(line: _Line) -> frozenset[str]:

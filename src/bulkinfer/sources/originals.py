@@ -6,10 +6,9 @@ Arrow keep their types.
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar, cast
 
-import orjson
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile
 
@@ -39,6 +38,8 @@ class Shape:
     """No dictionaries, no views: types that every format of Arrow can write."""
     row_bytes: int
     """Of one row, on average, in memory."""
+    unreadable: frozenset[int] = frozenset()
+    """Of lines of JSON: the numbers of those that are no objects."""
 
 
 class Originals(Protocol):
@@ -63,14 +64,14 @@ def find_shape(file: SourceFile) -> Shape:
             with ArrowSource(file, frozenset(), None).open_table() as (schema, _):
                 return Shape(_plain_schema(schema), _ARROW_ROW_BYTES)
         case FormatKind.JSONL:
-            return _find_shape_of(_iter_objects(file))
+            return _find_jsonl_shape(file)
         case _:
             return _find_shape_of(_iter_fields(file))
 
 
 @contextmanager
-def open_originals(file: SourceFile, schema: pa.Schema, *, is_whole: bool) -> Iterator[Originals]:
-    """The rows of a file; `schema`, of what `find_shape` tells, is what is wanted. Raises InputError.
+def open_originals(file: SourceFile, shape: Shape, schema: pa.Schema, *, is_whole: bool) -> Iterator[Originals]:
+    """The rows of a file; `schema` is what is wanted of its shape. Raises InputError.
 
     `is_whole`: all that the file has is wanted, so that lines of JSON can be given as they stand.
     """
@@ -83,7 +84,7 @@ def open_originals(file: SourceFile, schema: pa.Schema, *, is_whole: bool) -> It
                 yield _TableOriginals(file, batches, schema)
         case FormatKind.JSONL:
             with closing(JsonlSource(file, frozenset(), None).iter_lines()) as lines:
-                yield _JsonlOriginals(file, lines, schema, is_whole=is_whole)
+                yield _JsonlOriginals(file, lines, schema, shape.unreadable if is_whole else None)
         case _:
             with closing(_iter_documents(file)) as rows:
                 yield _FieldOriginals(file, rows, schema)
@@ -199,27 +200,41 @@ class _JsonlOriginals:
     """Lines of JSON, which can be given as they stand."""
 
     def __init__(
-        self, file: SourceFile, lines: Iterator[tuple[int, bytes]], schema: pa.Schema, *, is_whole: bool
+        self,
+        file: SourceFile,
+        lines: Iterator[tuple[int, bytes]],
+        schema: pa.Schema,
+        unreadable: frozenset[int] | None,
     ) -> None:
+        """`unreadable`: the lines that are no objects; None where not all keys are wanted."""
         self._file = file
         self._lines = lines
         self._schema = schema
-        self._is_whole = is_whole
+        self._unreadable = unreadable
 
     def take(self, rows: Sequence[int]) -> pa.Table:
         return _make_table([read_object(line) or {} for line in _take(self._file, self._lines, rows)], self._schema)
 
     def take_lines(self, rows: Sequence[int]) -> list[bytes]:
         lines = _take(self._file, self._lines, rows)
-        if self._is_whole:
-            return [line.strip() if _is_object(line) else b"{}" for line in lines]
+        if (bad := self._unreadable) is not None:
+            return [b"{}" if row in bad else line.strip() for row, line in zip(rows, lines, strict=True)]
         return [_write_chosen(read_object(line) or {}, self._schema) for line in lines]
 
 
-def _iter_objects(file: SourceFile) -> Iterator[tuple[Fields, int]]:
-    with closing(JsonlSource(file, frozenset(), None).iter_lines()) as lines:
-        for _, line in lines:
-            yield read_object(line) or {}, len(line)
+def _find_jsonl_shape(file: SourceFile) -> Shape:
+    unreadable = set()
+
+    def iter_objects() -> Iterator[tuple[Fields, int]]:
+        with closing(JsonlSource(file, frozenset(), None).iter_lines()) as lines:
+            for number, line in lines:
+                row = read_object(line)
+                if row is None:
+                    unreadable.add(number)
+                yield row or {}, len(line)
+
+    shape = _find_shape_of(iter_objects())
+    return replace(shape, unreadable=frozenset(unreadable))
 
 
 def _iter_fields(file: SourceFile) -> Iterator[tuple[Fields, int]]:
@@ -252,11 +267,16 @@ def _find_shape_of(rows: Iterator[tuple[Fields, int]]) -> Shape:
 
 
 def _take(file: SourceFile, numbered: Iterator[tuple[int, T]], rows: Sequence[int]) -> Iterator[T]:
-    for row in rows:
-        found = next((content for number, content in numbered if number >= row), None)
-        if found is None:
+    """What has these numbers, ascending. What lies between them is passed over."""
+    wanted = iter(rows)
+    row = next(wanted, None)
+    while row is not None:
+        number, content = next(numbered, (None, None))
+        if number is None or number > row:
             raise _too_short(file, row)
-        yield found
+        if number == row:
+            yield cast(T, content)
+            row = next(wanted, None)
 
 
 def _make_table(rows: Sequence[Fields], schema: pa.Schema) -> pa.Table:
@@ -286,13 +306,6 @@ def _as_array(values: list[JsonValue], arrow_type: pa.DataType) -> pa.Array:
     if pa.types.is_floating(arrow_type):  # Arrow refuses integers of more than 53 bits among floats
         return pa.array([float(value) if isinstance(value, int) else value for value in values], arrow_type)
     return pa.array(values, arrow_type)
-
-
-def _is_object(content: bytes) -> bool:
-    try:
-        return type(orjson.loads(content)) is dict
-    except orjson.JSONDecodeError:
-        return False
 
 
 def _plain(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:

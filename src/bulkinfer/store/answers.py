@@ -198,9 +198,12 @@ def iter_listed(reader: AnyReader, run: ListedRun, scans: Sequence[ListedScan], 
     return reader.iter_arrow(f"{_join(_LISTED, form)} order by scan, row", parameters, BATCH_ROWS)
 
 
-def find_answers(reader: AnyReader, run: ListedRun, document_hashes: Sequence[bytes], form: Form) -> pa.Table:
-    """For each of these documents a line with what it ended with, in no order. Raises StoreError."""
-    hashes = [str(UUID(bytes=found)) for found in dict.fromkeys(document_hashes)]
+def find_answers(reader: AnyReader, run: ListedRun, document_hashes: Sequence[str], form: Form) -> pa.Table:
+    """For each of these documents a line with what it ended with, in no order. Raises StoreError.
+
+    Hashes are texts as `document_hash` has them.
+    """
+    hashes = list(dict.fromkeys(document_hashes))
     parameters: dict[str, JsonValue] = {"hashes": hashes, "task": str(run.task_fingerprint)}
     found = list(reader.iter_arrow(_join(_SOUGHT, form, f"and document_hash in ({_HASHES})"), parameters, BATCH_ROWS))
     return pa.Table.from_batches(found)
