@@ -92,7 +92,7 @@ def main() -> None:
         write_lines(parquet, jsonl)
     lines: list[Sequence[str]] = [HEAD]
     for documents in (parquet, jsonl):
-        job = prepare(given.to / documents.suffix[1:], documents)
+        job = prepare(given.to / f"{documents.suffix[1:]}-{given.documents}", documents)
         for is_touched in (False, True):
             if is_touched:
                 documents.touch()

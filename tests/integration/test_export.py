@@ -312,6 +312,31 @@ def test_columns_of_other_formats_come_along(folder: JobFolder, ending: str) -> 
     assert [row["size"] for row in read_rows(folder)] == [row[1] for row in found]
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("is_touched", [False, True])
+def test_only_the_rows_that_the_job_chooses(folder: JobFolder, ending: str, is_touched: bool) -> None:
+    table = pa.table({"id": [f"d{number}" for number in range(40)], "body": ["even", "odd"] * 20})
+    path = folder.path / f"in.{ending}"
+    match ending:
+        case "jsonl":
+            path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in table.to_pylist()))
+        case "parquet":
+            pq.write_table(table, path, row_group_size=7)
+        case _:
+            path.write_text("id,body\n" + "".join(f"{row['id']},{row['body']}\n" for row in table.to_pylist()))
+    os.utime(path, ns=(1_700_000_000_123_456_789,) * 2)
+    folder.run(RunOptions(limit=9), input={"path": path.name, "where": "body = 'odd'"})
+    if is_touched:
+        os.utime(path)
+    exported = export(folder, "out.parquet")
+    rows = read_rows(folder)
+    assert [row["id"] for row in rows] == [f"d{number}" for number in range(1, 40, 2)]
+    assert [row["document_id"] for row in rows] == [row["id"] for row in rows]
+    assert exported.num_rows == 20
+    if not is_touched:  # equal rows that no run has come to have an answer only by content
+        assert dict(exported.by_status)["answered"] >= 1
+
+
 def test_lines_that_are_broken_or_blank_keep_their_place(folder: JobFolder) -> None:
     huge = 10**30
     lines = [b'{"id": "a", "body": "x", "n": %d}' % huge, b"", b"broken", b"[1]", b"{ }", b'{"id": "b", "body": "y"}']

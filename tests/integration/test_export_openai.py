@@ -78,6 +78,33 @@ def test_embeddings(folder: JobFolder) -> None:
     assert (folder.path / "out_errors.openai.jsonl").read_bytes() == b""
 
 
+def test_a_batch_file_comes_back_as_one(folder: JobFolder) -> None:
+    def request(custom_id: str, **parameters: object) -> dict[str, Any]:
+        body = {"model": "model", "messages": [{"role": "user", "content": f"text of {custom_id}"}], **parameters}
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body}
+
+    folder.write_documents([request("a"), request("b", tools=[{}]), request("c", n=2, temperature=0.7), request("a")])
+    del folder.spec["prompt"]
+    folder.spec["input"] = {"path": "in.jsonl", "format": "openai"}
+    folder.run(limits={"max_failures": "100%"})
+    export(folder)
+    answers = read_lines(folder.path / "out.openai.jsonl")
+    assert [line["custom_id"] for line in answers] == ["a", "c"]
+    chats = [ChatCompletion.model_validate(line["response"]["body"], strict=True) for line in answers]
+    assert [len(chat.choices) for chat in chats] == [1, 2]
+    errors = read_lines(folder.path / "out_errors.openai.jsonl")
+    assert [(line["custom_id"], line["error"]["code"]) for line in errors] == [
+        ("b", "unreadable_row"),
+        ("a", "unreadable_row"),
+    ]
+    export(folder, "out.jsonl")
+    rows = [orjson.loads(line) for line in (folder.path / "out.jsonl").read_bytes().splitlines()]
+    assert [(row["custom_id"], row["url"], row["status"]) for row in rows] == [
+        (name, "/v1/chat/completions", status)
+        for name, status in (("a", "answered"), ("b", "failed"), ("c", "answered"), ("a", "failed"))
+    ]
+
+
 def test_several_answers_are_several_choices() -> None:
     from bulkinfer.export.batches import BatchWriter, Endpoint
 

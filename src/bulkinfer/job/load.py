@@ -132,7 +132,7 @@ def _find_original(values: dict[str, Plain]) -> JobSpec | None:
     """The job as the file has it. It need not be one: `--set` may give what is missing."""
     expansion = _Expansion()
     try:
-        spec = JobSpec.model_validate(expansion.expand(values, ()))
+        spec = JobSpec.model_validate(fill_in_openai(expansion.expand(values, ())))
     except ValidationError:
         return None
     return None if expansion.unset else spec

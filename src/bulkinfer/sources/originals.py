@@ -63,7 +63,7 @@ def find_shape(file: SourceFile) -> Shape:
         case FormatKind.ARROW:
             with ArrowSource(file, frozenset(), None).open_table() as (schema, _):
                 return Shape(_plain_schema(schema), _ARROW_ROW_BYTES)
-        case FormatKind.JSONL:
+        case FormatKind.JSONL | FormatKind.OPENAI:
             return _find_jsonl_shape(file)
         case _:
             return _find_shape_of(_iter_fields(file))
@@ -82,7 +82,7 @@ def open_originals(file: SourceFile, shape: Shape, schema: pa.Schema, *, is_whol
         case FormatKind.ARROW:
             with ArrowSource(file, frozenset(), None).open_table() as (_, batches):
                 yield _TableOriginals(file, batches, schema)
-        case FormatKind.JSONL:
+        case FormatKind.JSONL | FormatKind.OPENAI:
             with closing(JsonlSource(file, frozenset(), None).iter_lines()) as lines:
                 yield _JsonlOriginals(file, lines, schema, shape.unreadable if is_whole else None)
         case _:
