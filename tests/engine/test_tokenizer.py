@@ -47,6 +47,11 @@ def test_the_jobs_chat_template_is_taken_and_one_that_refuses_is_none(tokenizer:
     assert own.count([both]) == [None]
 
 
+def test_a_plain_text_is_counted_as_it_stands() -> None:
+    plain = HubTokenizer(replace(vllm_spec(), is_plain=True))
+    assert plain.count([[Message("text", "The capital of France is")]]) == [5]
+
+
 def test_a_folder_without_a_tokenizer_says_so(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     spec = replace(vllm_spec(), model=str(tmp_path))

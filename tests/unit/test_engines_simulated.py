@@ -217,6 +217,33 @@ def test_an_aborted_request_never_comes_back() -> None:
     assert [one.document_hash for one in run(engine)] == [b"c" * 16]
 
 
+def test_several_answers_are_as_many_sequences_and_come_back_once() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=2, seconds_per_output_token=1), VirtualClock())
+    asked = [replace(request(bytes([number]) * 16), sampling={"n": 3}) for number in (5, 6)]
+    for one in asked:
+        assert engine.add(one) is None
+    engine.step()
+    assert engine.stats().num_active + engine.stats().num_waiting >= 5
+    outcomes = run(engine)
+    assert sorted(one.document_hash for one in outcomes) == [one.document_hash for one in asked]
+    for outcome in outcomes:
+        assert isinstance(outcome, Completion)
+        assert outcome.details is not None
+        outputs = outcome.details["outputs"]
+        assert isinstance(outputs, list)
+        assert len(outputs) == 3
+    assert engine.num_unfinished() == 0
+
+
+def test_a_request_for_several_answers_is_dropped_as_one() -> None:
+    engine = SimulatedEngine(simulated_spec(max_concurrency=2, seconds_per_output_token=1), VirtualClock())
+    for number in (5, 6):
+        engine.add(replace(request(bytes([number]) * 16), sampling={"n": 3}))
+    assert engine.abort([bytes([5]) * 16]) == (bytes([5]) * 16,)
+    assert engine.stats().num_aborted == 1
+    assert [one.document_hash for one in run(engine)] == [bytes([6]) * 16]
+
+
 def test_what_is_dropped_is_named_and_its_room_is_free() -> None:
     engine = SimulatedEngine(simulated_spec(max_concurrency=2, seconds_per_output_token=1), VirtualClock())
     for number in (5, 6, 7):

@@ -222,6 +222,19 @@ def test_a_seeded_job_computes_prompts_whole() -> None:
     assert "seed" in found.reasons["enable_chunked_prefill"]
 
 
+def test_rows_that_bring_seeds_want_prompts_whole_too() -> None:
+    found = decide(replace(auto_spec(), row_sampling=("seed",)), LONG_WORK)
+    assert found.values["enable_chunked_prefill"] is False
+
+
+@pytest.mark.parametrize("more", [{"row_sampling": ("max_tokens",)}, {"has_images": True}])
+def test_a_costly_context_is_not_cut_where_characters_do_not_tell_what_is_needed(more: dict[str, Any]) -> None:
+    workload = Workload(100, 240, 300, 1_000, is_read_to_end=True)
+    machine = replace(CPU, free_memory_bytes=120 * GIB)
+    cut = number(decide(auto_spec(), workload, machine, LONG), "max_model_len")
+    assert cut < number(decide(replace(auto_spec(), **more), workload, machine, LONG), "max_model_len") == 131_072
+
+
 def test_a_job_that_wants_prompts_whole_gets_steps_that_take_the_longest() -> None:
     found = decide(auto_spec(enable_chunked_prefill=False), LONG_WORK)
     assert (number(found, "max_model_len"), number(found, "max_num_batched_tokens")) == (8192, 8192)

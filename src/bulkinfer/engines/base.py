@@ -74,6 +74,8 @@ class EngineSpec:
     """The parser that splits off what the model thinks aloud, by vLLM's name."""
     adapters: Mapping[str, str] = field(default_factory=dict)
     """The folder of each LoRA adapter that requests may name."""
+    has_images: bool = False
+    """Prompts may have images: their characters do not tell how long they are."""
     row_sampling: tuple[str, ...] = ()
     """Sampling parameters that requests may bring themselves."""
     task: str = "generate"

@@ -36,6 +36,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         is_plain=spec.writes_answers and spec.prompt.text is not None,
         reasoning=spec.output.reasoning,
         adapters=job.adapters,
+        has_images=spec.prompt.images is not None,
         row_sampling=RowSampling(spec.sampling).parameters,
     )
 

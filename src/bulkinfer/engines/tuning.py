@@ -228,7 +228,8 @@ def _decide_context(
     chosen, reason = own, "what the model can take"
     is_cheap = own * (model.kv_bytes_per_token or 0) <= _CHEAP_CONTEXT_BYTES
     is_of_documents = False
-    if workload.is_read_to_end and (is_whole or not is_cheap) and "max_tokens" not in spec.row_sampling:
+    is_told_by_chars = not spec.has_images and "max_tokens" not in spec.row_sampling
+    if workload.is_read_to_end and (is_whole or not is_cheap) and is_told_by_chars:
         needed = workload.max_chars * _MAX_TOKENS_PER_CHAR + _MAX_TEMPLATE_TOKENS + spec.max_tokens
         is_of_documents = needed < own
         if is_of_documents:
