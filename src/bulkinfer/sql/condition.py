@@ -7,6 +7,7 @@ only where the rows are looked at anew each time (`is_stable`).
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ class Condition:
     is_stable: bool
     """Whether it holds for the same rows tomorrow."""
 
-    @classmethod
-    def parse(cls, text: str) -> "Condition":
+    @staticmethod
+    @lru_cache(maxsize=8)  # one text for ten thousand files, and DuckDB is slow to list its functions
+    def parse(text: str) -> "Condition":
         """Raises JobError for what is no condition over one row."""
         if not text.strip():
             raise _wrong("expected a condition, found nothing")
@@ -58,7 +60,7 @@ class Condition:
         paths = [part["column_names"] for part in parts if part.get("class") == "COLUMN_REF"]
         names = [path[1] if len(path) > 1 and path[0].lower() == "input" else path[0] for path in paths]
         clock = _CLOCK & (called | {name.lower() for name in names})
-        return cls(
+        return Condition(
             text,
             tuple(name for name in dict.fromkeys(names) if name.lower() not in _CLOCK),
             takes_all="STAR" in kinds,
