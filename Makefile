@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 MODEL := .models/smollm2-135m-instruct
+EMBEDDING_MODEL := .models/all-minilm-l6-v2
+CROSS_ENCODER := .models/random-cross-encoder
 AIRFLOW := .airflow/venv
 TORCH := torch==2.13.0+cpu
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
@@ -14,7 +16,7 @@ TORCH_INDEX := https://download.pytorch.org/whl/cpu
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
-setup: $(READY) $(MODEL)/config.json ## Make .venv and the demo model folder; quick when both are there
+setup: $(READY) $(MODEL)/config.json $(EMBEDDING_MODEL)/config.json ## Make .venv and the demo model folders; quick when they are there
 
 # torch comes first and alone: the CPU build has its own index, and an index that cannot be reached would cost seconds for each
 # package of the list. --no-deps because the list is complete: pip must not add what the list leaves out on purpose.
@@ -29,6 +31,12 @@ $(READY): requirements/cpu.txt pyproject.toml
 
 $(MODEL)/config.json: scripts/get_demo_model.py | $(READY)
 	$(BIN)/python scripts/get_demo_model.py $(MODEL)
+
+$(EMBEDDING_MODEL)/config.json: scripts/get_embedding_model.py | $(READY)
+	$(BIN)/python scripts/get_embedding_model.py $(EMBEDDING_MODEL)
+
+$(CROSS_ENCODER)/config.json: scripts/make_random_cross_encoder.py | $(EMBEDDING_MODEL)/config.json
+	$(BIN)/python scripts/make_random_cross_encoder.py $(EMBEDDING_MODEL) $(CROSS_ENCODER)
 
 demo: setup ## Run jobs/summarize.yaml on sample_data/ with vLLM and the demo model; show the summary and a few answers
 	$(BIN)/bulkinfer run jobs/summarize.yaml
@@ -45,7 +53,7 @@ format: $(READY) ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: setup ## Every test, the real engine included
+test: setup $(CROSS_ENCODER)/config.json ## Every test, the real engine included
 	$(BIN)/python -m pytest
 
 test-fast: $(READY) ## The tests that need no vLLM

@@ -1,4 +1,5 @@
-"""Make sample_data/: support tickets as Parquet and JSONL, conversations of them, and a file of bad lines.
+"""Make sample_data/: support tickets as Parquet and JSONL, conversations of them, a file of bad lines, and pairs of
+questions and help texts.
 
     python scripts/make_sample_data.py [FOLDER]
 
@@ -23,6 +24,43 @@ LONG_CHARS = 50_000
 NUM_CONVERSATIONS = 40
 """From here on a text may tell its details again and again."""
 FIRST_DAY = datetime(2026, 1, 5, 7, 30)  # noqa: DTZ001 - a ticket's local time
+
+
+HELP_TEXTS = {
+    "How do I send something back?": (
+        "You can return any product within 30 days. Print the label from your account, put the product into "
+        "its box and bring it to a post office."
+    ),
+    "Where is my parcel?": (
+        "As soon as an order leaves our warehouse you get an e-mail with a tracking number. Enter it on the "
+        "carrier's page to see where the shipment is."
+    ),
+    "Which payment methods are there?": (
+        "We accept credit cards, PayPal, bank transfer and gift vouchers. The amount is charged when the "
+        "order is shipped."
+    ),
+    "My password does not work any more.": (
+        "If you cannot log in, choose 'forgotten password'. We send a link by e-mail, with which you set a "
+        "new one within an hour."
+    ),
+    "How long is the guarantee?": (
+        "All electric devices come with a warranty of two years. It covers faults of material and "
+        "workmanship, but not damage by water or falls."
+    ),
+    "How do I clean the air filter?": (
+        "Switch the purifier off, take the filter out at the back and vacuum it gently. Do not wash it: "
+        "replace it every six months."
+    ),
+    "Can I change the delivery address?": (
+        "As long as an order has not been packed, you can edit where it is delivered to under 'my orders'. "
+        "Later on, please call us."
+    ),
+    "The tent leaks in the rain.": (
+        "Seams wear with time. Let the fabric dry, put seam sealer on from the inside and wait for a night "
+        "before you use the tent again."
+    ),
+}
+"""Questions, and the texts that answer them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +265,7 @@ def main(folder: Path) -> None:
     threads = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in iter_threads(tickets)]
     (folder / "threads.jsonl").write_bytes(b"".join(threads))
     (folder / "broken.jsonl").write_bytes(b"".join(iter_broken_lines(random.Random(SEED + 1))))
+    (folder / "pairs.jsonl").write_bytes(b"".join(iter_pairs()))
 
 
 def make_tickets(rng: random.Random) -> list[Ticket]:
@@ -343,6 +382,14 @@ def write_parquet(path: Path, tickets: list[Ticket]) -> None:
     )
     table = pa.Table.from_pylist([asdict(ticket) for ticket in tickets], schema=schema)
     pq.write_table(table, path, row_group_size=100, compression="zstd")
+
+
+def iter_pairs() -> Iterator[bytes]:
+    """Each question with each help text, as lines of JSONL; one in eight answers its question."""
+    for number, question in enumerate(HELP_TEXTS, start=1):
+        for other, passage in enumerate(HELP_TEXTS.values(), start=1):
+            row = {"pair_id": f"{number}-{other}", "question": question, "passage": passage, "answers": number == other}
+            yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
 def format_row(ticket: Ticket) -> dict[str, object]:

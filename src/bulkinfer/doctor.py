@@ -22,6 +22,7 @@ from bulkinfer.engines.environment import build_environment, divide_machine, fin
 from bulkinfer.engines.frames import Start, encode_parent_frame
 from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.engines.machine import count_cores, read_free_memory_bytes
+from bulkinfer.engines.model_files import check_purpose
 from bulkinfer.errors import BulkinferError, InputError
 from bulkinfer.fingerprint import identify_model
 from bulkinfer.job import Job
@@ -178,6 +179,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
     try:
         identify_model(job.model, job.spec.model.revision)
         read_adapters(job.adapters, job.model)
+        check_purpose(describe_engine(job))
         yield Check(
             "model", is_ok=True, found=job.model if job.is_local_model else f"{job.model} from the hub (not looked up)"
         )

@@ -190,7 +190,21 @@ def _digest_folder(folder: Path) -> str:
             digest.update(orjson.dumps(["weights", path.name, path.stat().st_size]))
         elif _READ_WHOLE.fullmatch(path.name):
             digest.update(orjson.dumps(["content", path.name, hashlib.sha256(path.read_bytes()).hexdigest()]))
+    for path in _list_module_files(folder):
+        name = str(path.relative_to(folder))
+        if _WEIGHTS.fullmatch(path.name):
+            digest.update(orjson.dumps(["weights", name, path.stat().st_size]))
+        else:
+            digest.update(orjson.dumps(["content", name, hashlib.sha256(path.read_bytes()).hexdigest()]))
     return digest.hexdigest()
+
+
+def _list_module_files(folder: Path) -> list[Path]:
+    """What says how an embedding model makes a vector of its tokens: another pooling is another model."""
+    if not (folder / "modules.json").is_file():
+        return []
+    inner = (path for part in folder.glob("[0-9]*_*") if part.is_dir() for path in part.iterdir() if path.is_file())
+    return sorted([folder / "modules.json", *folder.glob("sentence_*_config.json"), *inner])
 
 
 def _check_config(path: Path) -> None:

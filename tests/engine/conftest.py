@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,11 @@ def run_side(script: str, conversations: Sequence[Any], folder: Path, limit_s: f
         "max_tokens": MAX_TOKENS,
         "num_answers": NUM_ANSWERS,
     }
+    return run_script(script, orders, folder, limit_s)
+
+
+def run_script(script: str, orders: Mapping[str, Any], folder: Path, limit_s: float = 140) -> dict[str, Any]:
+    """The same with any orders."""
     (folder / "orders.json").write_text(json.dumps(orders))
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     environment = build_environment(vllm_spec(), find_vllm(), inherited)

@@ -2,12 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bulkinfer.errors import JobError
 from bulkinfer.job import load_job
+from bulkinfer.report import write_report
 from bulkinfer.runner import RunOptions, RunReport, forecast_run, plan_run
 from bulkinfer.store import Reader
 from bulkinfer.sweep import SweepOptions, run_sweep
@@ -144,6 +146,16 @@ def test_a_plan_tells_the_time_from_prompts_alone(embedding: JobFolder) -> None:
     assert found["time"]["seconds"] == pytest.approx(found["tokens"]["prompt"] / 1000, abs=0.06)
     report: Any = embedding.run_as_written(RunOptions())
     assert report.summary["tokens"]["prompt"] == found["tokens"]["prompt"]
+
+
+def test_a_report_draws_no_answers_where_none_are_written(embedding: JobFolder, tmp_path: Path) -> None:
+    run_succeeds(embedding)
+    with Reader.open(embedding.database) as reader:
+        write_report(reader, "test", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Lengths of prompts" in page
+    for absent in ("Lengths of answers", "first token", "output tokens"):
+        assert absent not in page
 
 
 @pytest.mark.parametrize("kind", ["embedding", "scoring"])

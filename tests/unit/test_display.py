@@ -313,6 +313,17 @@ def test_the_summary_of_a_run_with_failures() -> None:
     ]
 
 
+def test_a_summary_of_a_run_that_wrote_nothing_tells_no_output_and_no_first_token() -> None:
+    tokens = {"prompt": 1_234_567, "cached": 0, "output": 0}
+    rates = {**SUMMARY["throughput"], "output_tokens_per_s": 0.0}
+    summary = {**SUMMARY, "tokens": tokens, "throughput": rates}
+    lines = [" ".join(line.split()) for line in render(render_summary(summary)).splitlines()]
+    assert "time 3 min 10 s: 4.2 s loading the model, 3 min 00 s at work" in lines
+    assert "tokens 1,234,567 prompt (0 from the prefix cache)" in lines
+    assert "speed 36.0 documents/s, 6,840 prompt tokens/s" in lines
+    assert not [line for line in lines if "output" in line or line.startswith("first token")]
+
+
 def test_a_summary_of_a_run_that_asked_nothing_leaves_the_engine_out() -> None:
     documents = {**SUMMARY["documents"], "failed_by_code": {}, "failed": 0, "not_finished": 0, "failed_rows": 0}
     summary = {**SUMMARY, "documents": documents, "engine": {**SUMMARY["engine"], "is_used": False}}
@@ -505,6 +516,16 @@ def test_a_table_on_a_terminal_is_ruled_and_cut_to_its_width() -> None:
     assert "│ None " in plain
     assert "\x1b[2J" not in stream.getvalue()
     assert "\u202e" not in stream.getvalue()
+
+
+def test_of_a_vector_a_terminal_shows_the_beginning_and_a_pipe_all() -> None:
+    vector = [0.25, -0.5, 0.123456, 1.0, 2.0, 3.0]
+    stream, pipe = Terminal(), io.StringIO()
+    print_table(("id", "vector"), [("a", vector), ("b", vector[:3])], stream=stream)
+    assert "[0.25, -0.5, 0.1235, 1, ... 6 numbers]" in stream.getvalue()
+    assert "[0.25, -0.5, 0.123456]" in stream.getvalue()
+    print_table(("id", "vector"), [("a", vector)], stream=pipe)
+    assert pipe.getvalue().splitlines()[1] == f"a\t{vector}"
 
 
 def test_a_table_without_a_terminal_is_whole() -> None:

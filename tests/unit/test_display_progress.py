@@ -124,6 +124,13 @@ def test_a_plain_line_has_the_same_numbers() -> None:
     )
 
 
+def test_a_run_that_writes_nothing_tells_no_output_tokens() -> None:
+    embedding = replace(BUSY, output_tokens=0, output_tokens_per_s=0.0)
+    assert ", tokens 2,346 in /s, " in describe_progress(embedding)
+    first = replace(embedding, num_succeeded=0)
+    assert ", tokens 2,346 in + 0 out /s, " in describe_progress(first), "not known yet"
+
+
 def test_a_block_of_plain_lines_tells_what_the_counts_do_not() -> None:
     assert describe_facts(replace(BUSY, since_result_s=75.0)) == [
         "12.3 documents/s, tokens 2,346 in + 345 out /s, about 3 min 10 s left",

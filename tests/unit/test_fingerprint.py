@@ -275,6 +275,26 @@ def test_identity_of_a_model_folder(model_folder: Path, edit: Callable[[Path], o
     assert (before == after) is is_same
 
 
+@pytest.mark.parametrize(
+    ("name", "is_same"),
+    [
+        ("modules.json", False),
+        ("sentence_bert_config.json", False),
+        ("1_Pooling/config.json", False),
+        ("2_Dense/model.safetensors", False),
+        ("onnx/model.onnx", True),
+    ],
+)
+def test_how_tokens_become_a_vector_is_part_of_an_embedding_model(model_folder: Path, name: str, is_same: bool) -> None:
+    for path in ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", "2_Dense/model.safetensors"):
+        (model_folder / path).parent.mkdir(exist_ok=True)
+        (model_folder / path).write_text("{}")
+    (model_folder / "onnx").mkdir()
+    before = identify_model(str(model_folder), None)
+    append(name)(model_folder)
+    assert (identify_model(str(model_folder), None) == before) is is_same
+
+
 def test_a_model_folder_keeps_its_digest_when_it_is_moved(model_folder: Path) -> None:
     before = identify_model(str(model_folder), None)
     moved = model_folder.rename(model_folder.with_name("moved"))

@@ -36,7 +36,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["tickets.jsonl", "conversations.jsonl", "threads.jsonl", "broken.jsonl"])
+NAMES = ["tickets.jsonl", "conversations.jsonl", "threads.jsonl", "broken.jsonl", "pairs.jsonl"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_script_makes_the_lines_that_are_committed(fresh: Path, name: str) -> None:
     assert (fresh / name).read_bytes() == (SAMPLE_DATA / name).read_bytes()
 

@@ -8,6 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+_SHOWN_NUMBERS = 4
+"""Of a vector in a table on a terminal."""
+
 
 def print_error(message: str) -> None:
     """One error, to stderr."""
@@ -33,8 +36,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, str
     for column in columns:
         table.add_column(Text(visible(column)))
     for cells in rows:
-        table.add_row(*(Text(visible(str(cell)), overflow="ellipsis") for cell in cells))
+        table.add_row(*(Text(visible(_show(cell)), overflow="ellipsis") for cell in cells))
     console.print(table)
+
+
+def _show(cell: object) -> str:
+    """A value for a terminal: of a vector its beginning, as a screen full of numbers tells nobody anything."""
+    if isinstance(cell, list) and len(cell) > _SHOWN_NUMBERS and all(isinstance(one, float) for one in cell):
+        shown = ", ".join(f"{one:.4g}" for one in cell[:_SHOWN_NUMBERS])
+        return f"[{shown}, ... {len(cell):,} numbers]"
+    return str(cell)
 
 
 def open_console(stream: TextIO) -> Console:

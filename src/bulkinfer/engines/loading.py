@@ -39,9 +39,11 @@ def _load_vllm(start: Start) -> MeasuringEngine:
     millions of objects again and again is a third of the time that this takes."""
     gc.disable()
     from bulkinfer.engines.vllm import VllmEngine  # noqa: PLC0415 - importing vLLM takes seconds and much memory
+    from bulkinfer.engines.vllm_pooling import PoolingEngine  # noqa: PLC0415
 
     gc.freeze()  # vLLM collects several times while it loads
-    engine = VllmEngine(start.spec, start.workload)
+    create = PoolingEngine if start.spec.is_pooling else VllmEngine
+    engine = create(start.spec, start.workload)
     gc.freeze()
     gc.enable()
     return engine

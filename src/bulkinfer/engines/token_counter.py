@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Protocol
 
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.model_files import find_folder, is_cross_encoder
 from bulkinfer.engines.simulated import estimate_prompt_tokens
 from bulkinfer.engines.simulated_arguments import parse_simulated_arguments
-from bulkinfer.engines.vllm_reading import find_cached_folder
 from bulkinfer.records import Message
 
 _SIMULATED_CHARS_PER_TOKEN = 4
@@ -30,6 +30,8 @@ class TokenCounter(Protocol):
     """What a reader of the counts must know; empty when they are the engine's own."""
     is_exact: bool
     """Whether the engine would count the same."""
+    reads_apart: bool
+    """Whether the model reads each message by itself: then each has to fit by itself."""
 
     def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
         """Tokens of each prompt; None for one that the chat template refuses."""
@@ -47,6 +49,7 @@ class SimulatedCounter:
     name = "simulated"
     note = ""
     is_exact = True
+    reads_apart = False
 
     def __init__(self, factor: float = 1.0, *, is_plain: bool = False) -> None:
         self._factor = factor
@@ -67,6 +70,7 @@ class CharacterCounter:
 
     name = "characters"
     is_exact = False
+    reads_apart = False
 
     def __init__(self, reason: str) -> None:
         """`reason` is why there is no tokenizer."""
@@ -88,21 +92,31 @@ def choose_counter(spec: EngineSpec) -> TokenCounter:
         return SimulatedCounter(factor, is_plain=spec.is_plain)
     try:
         # Here, and not above: it takes seconds, and is not there without an engine.
-        from bulkinfer.engines.tokenizer import HubTokenizer, TokenizerMissing  # noqa: PLC0415
+        from bulkinfer.engines.tokenizer import HubTokenizer, TextTokenizer, TokenizerMissing  # noqa: PLC0415
     except ImportError:
         return CharacterCounter("the package transformers is not installed")
     try:
+        if spec.is_pooling:
+            folder = find_folder(spec)
+            return TextTokenizer(spec, is_joined=folder is not None and is_cross_encoder(folder))
         return HubTokenizer(spec)
     except TokenizerMissing as error:
         return CharacterCounter(str(error))
 
 
+def count_tokens(
+    counter: TokenCounter, prompts: Sequence[Sequence[Message]]
+) -> list[tuple[int, int] | tuple[None, None]]:
+    """Of each prompt its tokens, and those of the longest text that has to fit into the context by itself; None where
+    the chat template refuses it."""
+    if not counter.reads_apart:
+        return [(None, None) if count is None else (count, count) for count in counter.count(prompts)]
+    counts = iter(counter.count([(message,) for messages in prompts for message in messages]))
+    parts = [[next(counts) or 0 for _ in messages] for messages in prompts]
+    return [(sum(part), max(part, default=0)) for part in parts]
+
+
 def find_config(spec: EngineSpec) -> Path | None:
     """The config.json of a model folder, or of a hub id where it was downloaded before. Asks no network."""
-    if Path(spec.model).is_dir():
-        return Path(spec.model) / "config.json"
-    try:
-        folder = find_cached_folder(spec.model, spec.revision)
-    except ImportError:  # there is no hub without its client
-        return None
+    folder = find_folder(spec)
     return None if folder is None else folder / "config.json"

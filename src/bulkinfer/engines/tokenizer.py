@@ -32,6 +32,7 @@ class HubTokenizer:
     name = "tokenizer"
     note = ""
     is_exact = True
+    reads_apart = False
 
     def __init__(self, spec: EngineSpec) -> None:
         """Load the tokenizer from a folder, or of a hub id what was downloaded before. Raises TokenizerMissing."""
@@ -75,6 +76,39 @@ class HubTokenizer:
         except _REFUSALS:
             return None
         return text
+
+
+class TextTokenizer:
+    """A `TokenCounter` over the same tokenizer for texts that are embedded or scored: there is no chat template.
+
+    `is_joined`: the two texts of a pair are one prompt, as cross-encoders read them; otherwise each is its own.
+    """
+
+    name = "tokenizer"
+    note = ""
+    is_exact = True
+
+    def __init__(self, spec: EngineSpec, *, is_joined: bool) -> None:
+        """Load the tokenizer as `HubTokenizer` does. Raises TokenizerMissing."""
+        self._is_joined = is_joined
+        self.reads_apart = not is_joined
+        self._tokenizer = _load(spec)
+
+    def count(self, prompts: Sequence[Sequence[Message]]) -> list[int | None]:
+        """Tokens of each prompt, those included that the tokenizer puts around a text."""
+        if self._is_joined and prompts and len(prompts[0]) == 2:
+            pairs = [message.content for query, document in prompts for message in (query, document)]
+            found = self._tokenizer(pairs[::2], text_pair=pairs[1::2])["input_ids"]
+            return [len(ids) for ids in found]
+        texts = [message.content for messages in prompts for message in messages]
+        lengths = iter([len(ids) for ids in self._tokenizer(texts)["input_ids"]] if texts else [])
+        return [sum(next(lengths) for _ in messages) for messages in prompts]
+
+    def find_safe_bytes(self, num_tokens: int) -> int | None:
+        """See `TokenCounter`."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        expansion = None if backend is None else _MAX_EXPANSION.get(type(backend.normalizer).__name__)
+        return None if expansion is None else max(0, (num_tokens - _SPARE_TOKENS) // expansion)
 
 
 def _load(spec: EngineSpec) -> Any:  # noqa: ANN401 - the library is untyped here

@@ -118,6 +118,16 @@ def decide_settings(
     return settings
 
 
+def note_threads(settings: Settings, machine: Machine) -> None:
+    """How many threads compute, and why."""
+    settings.environment["threads"] = machine.num_threads
+    settings.reasons["threads"] = (
+        "one for each physical core that the engine may use"
+        if machine.num_threads == machine.num_cores
+        else f"as OMP_NUM_THREADS says; the engine may use {machine.num_cores} physical cores"
+    )
+
+
 def expect_work_s(workload: Workload, max_tokens: int, machine: Machine, model: ModelFacts) -> float | None:
     """Seconds of work ahead, rather too few than too many; None where nothing is known to tell by.
 
@@ -170,12 +180,7 @@ def _decide_for_cpu(
 ) -> None:
     is_seeded = spec.may_have("seed")
     is_whole = is_seeded or settings.values.get("enable_chunked_prefill") is False
-    settings.environment["threads"] = machine.num_threads
-    settings.reasons["threads"] = (
-        "one for each physical core that the engine may use"
-        if machine.num_threads == machine.num_cores
-        else f"as OMP_NUM_THREADS says; the engine may use {machine.num_cores} physical cores"
-    )
+    note_threads(settings, machine)
     settings.choose("block_size", BLOCK_SIZE, "a shared prefix is only cached in whole blocks, and vLLM's have 128")
     block_size = _read_int(settings, "block_size")
     _reserve_given_cache(settings, spec)

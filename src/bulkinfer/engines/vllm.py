@@ -14,7 +14,7 @@ from typing import Any
 import jinja2
 import orjson
 import torch
-from vllm import SamplingParams, __version__, exceptions
+from vllm import PoolingParams, SamplingParams, __version__, exceptions
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -32,8 +32,10 @@ from bulkinfer.engines.adapters import choose_adapter_settings
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.environment import choose_cores, find_vllm, look_at_machine
 from bulkinfer.engines.frames import Start, decode_parent_frame
+from bulkinfer.engines.model_files import check_purpose
 from bulkinfer.engines.reasoning import Reasoning
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
+from bulkinfer.engines.tuning_pooling import decide_pooling_settings
 from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
 from bulkinfer.engines.vllm_counts import StepCounts, count_context_tokens, read_live_counts
 from bulkinfer.engines.vllm_reading import (
@@ -43,6 +45,7 @@ from bulkinfer.engines.vllm_reading import (
     find_max_prompt_bytes,
     read_model_facts,
     read_outcome,
+    read_pooling_facts,
     reject_by_size,
     write_message,
 )
@@ -71,8 +74,9 @@ def _collect_request_faults() -> tuple[type[Exception], ...]:
     return (ValueError, TypeError, jinja2.TemplateError, *(fault for fault in known if fault is not None))
 
 
-_REQUEST_FAULTS = _collect_request_faults()
-_LOADING_FAULTS: tuple[type[Exception], ...] = (*_REQUEST_FAULTS, RuntimeError, OSError, LookupError)
+REQUEST_FAULTS = _collect_request_faults()
+_LOADING_FAULTS: tuple[type[Exception], ...] = (*REQUEST_FAULTS, RuntimeError, OSError, LookupError)
+POOLING_PARAMS: Any = PoolingParams
 
 
 class VllmEngine:
@@ -146,7 +150,7 @@ class VllmEngine:
             return rejection
         try:
             prompt = self._render(request.messages)
-        except _REQUEST_FAULTS as error:
+        except REQUEST_FAULTS as error:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         rejection = reject_too_long(self._spec, request, len(prompt["prompt_token_ids"]))
         if rejection is not None:
@@ -157,7 +161,7 @@ class VllmEngine:
         """As vLLM's renderer has them; None for a prompt that it refuses."""
         try:
             return len(self._render(request.messages)["prompt_token_ids"])
-        except _REQUEST_FAULTS:
+        except REQUEST_FAULTS:
             return None
 
     def find_room(self, request: EngineRequest) -> int:
@@ -173,7 +177,7 @@ class VllmEngine:
             self._engine.add_request(
                 request_id, prepared.prompt, params, lora_request=adapter, priority=prepared.priority
             )
-        except _REQUEST_FAULTS as error:
+        except REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         self._added_at_s[request_id] = time.monotonic()
         self._counts.num_fed_steps = self._counts.num_steps
@@ -198,10 +202,7 @@ class VllmEngine:
             num_context_tokens=num_context_tokens,
             has_all_slots_wanted=num_requests >= self._num_slots,
         )
-        return [
-            read_outcome(output, now_s - self._added_at_s.pop(output.request_id), self._reasoning)
-            for output in finished
-        ]
+        return self._read_finished(finished, now_s)
 
     def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
         """Drop requests; returns those that were there."""
@@ -236,6 +237,11 @@ class VllmEngine:
         )
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
+    def _read_finished(self, outputs: Sequence[Any], now_s: float) -> list[Completion | Rejection]:
+        return [
+            read_outcome(output, now_s - self._added_at_s.pop(output.request_id), self._reasoning) for output in outputs
+        ]
+
     def _render(self, messages: Sequence[Message]) -> Any:  # noqa: ANN401
         if self._spec.is_plain:
             text = {"prompt": messages[-1].content}
@@ -289,7 +295,7 @@ def _create_sampling(spec: EngineSpec, **more: JsonValue) -> SamplingChoices:
     check_sampling(spec.sampling, SamplingParams.__struct_fields__)
     try:
         return SamplingChoices({**spec.sampling, **more}, _build_sampling_params)
-    except _REQUEST_FAULTS as error:
+    except REQUEST_FAULTS as error:
         raise JobError(f"sampling: vLLM refuses it: {error}") from error
 
 
@@ -327,12 +333,18 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
 
 def _decide(spec: EngineSpec, workload: Workload) -> Settings:
     own = {"model": spec.model, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
+    check_purpose(spec)  # of a hub id, the files may have come only now
     given: dict[str, Any] = dict(spec.arguments) | own
-    config = EngineArgs(**given, max_model_len=spec.max_context_tokens).create_model_config()
+    if spec.is_pooling:
+        given.setdefault("runner", "pooling")
+    # A limit above what a model can take is told in our words: of embedding models it is low.
+    limit = None if spec.is_pooling else spec.max_context_tokens
+    config = EngineArgs(**given, max_model_len=limit).create_model_config()
     machine = look_at_machine(spec, is_cpu=bool(current_platform.is_cpu()), num_threads=torch.get_num_threads())
-    return decide_settings(
-        spec, workload, machine, read_model_facts(config, spec.model, spec.revision), EngineArgs.__dataclass_fields__
-    )
+    facts, known = read_model_facts(config, spec.model, spec.revision), EngineArgs.__dataclass_fields__
+    if spec.is_pooling:
+        return decide_pooling_settings(spec, workload, machine, facts, known, read_pooling_facts(config))
+    return decide_settings(spec, workload, machine, facts, known)
 
 
 def _has_engine_process() -> bool:

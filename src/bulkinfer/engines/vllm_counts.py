@@ -38,6 +38,8 @@ class StepCounts:
         self.busy_s = 0.0
         self.num_computed_prompt_tokens = 0
         self.num_context_tokens = 0
+        self.waits_s: dict[str, float] | None = None
+        """By request that has finished: seconds until it was first run. None: nobody asks, and none are kept."""
         self._peak_active = 0
         self._peak_kv_cache_usage = 0.0
 
@@ -55,6 +57,8 @@ class StepCounts:
             self.num_output_tokens += iteration_stats.num_generation_tokens
             self.num_prompt_tokens += iteration_stats.num_prompt_tokens
             self.num_computed_prompt_tokens += _count_computed(iteration_stats)
+            if self.waits_s is not None:
+                self.waits_s |= _read_waits(iteration_stats)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
@@ -119,6 +123,12 @@ def _count_computed(iteration_stats: Any) -> int:  # noqa: ANN401
     """Older versions do not tell them from those of the prefix cache."""
     prompts = getattr(iteration_stats, "prompt_token_stats", None)
     return int(iteration_stats.num_prompt_tokens if prompts is None else prompts.computed)
+
+
+def _read_waits(iteration_stats: Any) -> dict[str, float]:  # noqa: ANN401
+    """Older versions do not tell which request it was."""
+    finished = iteration_stats.finished_requests
+    return {one.request_id: one.queued_time for one in finished if getattr(one, "request_id", None) is not None}
 
 
 def read_live_counts(engine: Any) -> LiveCounts | None:  # noqa: ANN401

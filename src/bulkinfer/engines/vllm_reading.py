@@ -11,6 +11,7 @@ from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
 from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer
 from bulkinfer.engines.tuning import ModelFacts, Settings
+from bulkinfer.engines.tuning_pooling import PoolingFacts
 from bulkinfer.records import Completion, EngineReady, FailureCode, FinishReason, JsonValue, Message, Rejection
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
@@ -162,6 +163,14 @@ def read_model_facts(config: Any, model: str, revision: str | None = None) -> Mo
     except AttributeError:
         pass
     return ModelFacts(config.max_model_len, kv_bytes_per_token, num_layers, num_parameters, weight_bytes)
+
+
+def read_pooling_facts(config: Any) -> PoolingFacts:  # noqa: ANN401
+    """What vLLM's configuration of a pooling model says of how it computes prompts."""
+    return PoolingFacts(
+        keeps_cache=config.attn_type != "encoder_only",
+        computes_parts=bool(config.is_chunked_prefill_supported),
+    )
 
 
 def _read_inner_sizes(text: Any) -> tuple[int, int]:  # noqa: ANN401

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
-import orjson
-
-from bulkinfer.engines import find_config
 from bulkinfer.engines.base import EngineSpec
+from bulkinfer.engines.model_files import find_folder, read_max_tokens
 from bulkinfer.engines.simulated import AUTO_MAX_CONTEXT_TOKENS
 
 
@@ -44,15 +41,6 @@ def find_context(spec: EngineSpec) -> Context:
         return Context(spec.max_context_tokens, ContextOrigin.JOB)
     if spec.kind == "simulated":
         return Context(AUTO_MAX_CONTEXT_TOKENS, ContextOrigin.SIMULATED)
-    path = find_config(spec)
-    found = None if path is None else _read_context(path)
+    folder = find_folder(spec)
+    found = None if folder is None else read_max_tokens(folder, is_pooling=spec.is_pooling)
     return Context(found, ContextOrigin.UNKNOWN if found is None else ContextOrigin.MODEL)
-
-
-def _read_context(path: Path) -> int | None:
-    try:
-        config = orjson.loads(path.read_bytes())
-        found = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) and not isinstance(found, bool) else None

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from bulkinfer.engines import choose_counter
-from bulkinfer.engines.token_counter import TokenCounter
+from bulkinfer.engines.token_counter import TokenCounter, count_tokens
 from bulkinfer.events import Counting, EventSink, Warned
 from bulkinfer.outcome import is_over_limit
 from bulkinfer.prompt import DocumentFault, Prompt
@@ -136,13 +136,13 @@ class _Prompts:
                     self._note_fault(document_hash, code, weight)
                 case Prompt() as prompt:
                     prompts[document_hash] = prompt
-        counts = self.counter.count([prompt.messages for prompt in prompts.values()])
-        for (document_hash, prompt), num_tokens in zip(prompts.items(), counts, strict=True):
+        counts = count_tokens(self.counter, [prompt.messages for prompt in prompts.values()])
+        for (document_hash, prompt), (num_tokens, longest) in zip(prompts.items(), counts, strict=True):
             max_tokens = spec.max_tokens_of(prompt.sampling)
             room = None if self.context_tokens is None else self.context_tokens - max_tokens
-            if num_tokens is None:
+            if num_tokens is None or longest is None:
                 self._note_fault(document_hash, FailureCode.ENGINE_REJECTED, weight)
-            elif room is not None and num_tokens > room:
+            elif room is not None and longest > room:
                 self.too_long.add(num_tokens, weight)
                 if not self._note_cut(prompt, num_tokens, room, weight):
                     self.num_unfit += weight

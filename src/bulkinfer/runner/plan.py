@@ -12,6 +12,7 @@ from bulkinfer.engines.adapters import check_rank_limit, read_adapters
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.engines.images import check_takes_images
+from bulkinfer.engines.model_files import check_purpose
 from bulkinfer.engines.reasoning import check_parser
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
@@ -65,6 +66,7 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     """
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
+    check_purpose(describe_engine(job))
     if job.spec.engine.kind == "vllm":
         check_parser(job.spec.output.reasoning)
         if job.spec.prompt.images:
