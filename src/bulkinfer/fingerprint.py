@@ -17,7 +17,7 @@ import orjson
 
 from bulkinfer.errors import JobError
 from bulkinfer.job import JobSpec, PromptSpec, SamplingSpec, find_nearest
-from bulkinfer.records import JsonValue, Request
+from bulkinfer.records import JsonValue, Message, Request
 
 SCHEME = "bulkinfer-task-1"
 """Goes up when the meaning of a task's fingerprint changes: old answers then no longer count as done."""
@@ -83,9 +83,11 @@ def hash_canonical(canonical: bytes) -> bytes:
 def hash_part(request: Request) -> bytes:
     """16 bytes that are equal for what asks the model the same, whichever document it comes from.
 
-    Of all of a request that the model gets. The hash of a document is never among them.
+    Of all of a request that the model gets, as far as it is not empty: what requests get later changes no hash of one
+    without it. The hash of a document is never among them.
     """
-    asked = {one.name: getattr(request, one.name) for one in fields(Request) if one.name not in _NOT_ASKED}
+    asked = {name: value for name, value in _list_filled(request).items() if name not in _NOT_ASKED}
+    asked["messages"] = [_list_filled(message) for message in request.messages]
     canonical = orjson.dumps(asked, option=orjson.OPT_SORT_KEYS, default=bytes.hex)
     return hashlib.sha256(b"bulkinfer-part-1\n" + canonical).digest()[:16]
 
@@ -137,6 +139,11 @@ def identify_model(model: str, revision: str | None) -> ModelIdentity:
         raise JobError(f"model.path: {folder} is not a folder; name the folder that holds config.json") from None
     except OSError as error:
         raise JobError(f"model.path: {folder} cannot be read: {error.strerror}") from None
+
+
+def _list_filled(record: Request | Message) -> dict[str, object]:
+    values = ((one.name, getattr(record, one.name)) for one in fields(record))
+    return {name: value for name, value in values if value}
 
 
 def _describe_overlong(spec: JobSpec) -> JsonValue:

@@ -111,7 +111,7 @@ def test_parts_come_in_the_order_of_the_text_and_cover_it(long: JobFolder, monke
         return make(document, messages)
 
     monkeypatch.setattr(assemblies, "_request_part", watch)
-    body = long_body(7)
+    body = long_body(7, num_sentences=400)
     write(long, [body])
     long.run()
     num_parts = told_of(long, "long0")["parts"]

@@ -145,6 +145,15 @@ def test_the_kv_cache_holds_the_longest_documents_which_run_first_and_together()
     assert f"{10 * 2_064 + 190 * 164:,} tokens" in found.reasons["kv_cache_memory_bytes"]
 
 
+def test_the_kv_cache_holds_the_parts_of_documents_that_are_split() -> None:
+    """Each of 8 has 21,000 bytes; 992 tokens are free for a prompt, so that 8 parts fill the context of 32 blocks."""
+    spec = replace(auto_spec(), max_context_tokens=1024)
+    workload = replace(SHORT_WORK, num_documents=8, longest_bytes=(21_000,) * 8)
+    whole, split = decide(spec, workload), decide(replace(spec, overlong="split"), workload)
+    assert number(split, "kv_cache_memory_bytes") == (64 * 32 + 32 + 1) * 32 * 23_040
+    assert number(whole, "kv_cache_memory_bytes") < number(split, "kv_cache_memory_bytes")
+
+
 def test_more_sequences_than_lengths_are_known_are_as_long_as_the_shortest_of_these() -> None:
     workload = replace(LONG_WORK, longest_bytes=(3_000,) * 256)
     found = decide(replace(auto_spec(), max_concurrency=300), workload)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bulkinfer.errors import JobError
-from bulkinfer.fingerprint import ModelIdentity, fingerprint_task, hash_document, identify_model
+from bulkinfer.fingerprint import ModelIdentity, fingerprint_task, hash_document, hash_part, identify_model
 from bulkinfer.job import JobSpec
-from bulkinfer.records import JsonValue
+from bulkinfer.records import JsonValue, Message, Origin, Request
 
 HUB = ModelIdentity("org/name", None, None)
 
@@ -100,6 +101,24 @@ def test_each_policy_for_what_is_too_long_is_a_task_and_the_default_is_none() ->
     found = {fingerprint_task(spec(limits={"overlong": policy}), HUB) for policy in policies}
     assert len(found) == len(policies)
     assert fingerprint_task(spec(limits={"overlong": "fail"}), HUB) == fingerprint_task(spec(), HUB)
+
+
+def test_a_part_is_known_by_all_that_is_asked_and_by_nothing_else() -> None:
+    """A change of the pinned hash makes every stored answer to a part count as missing."""
+    part = Request(b"a" * 16, Origin("a.jsonl", 1, "a"), (Message("system", "S"), Message("user", "text")), 5)
+    other_place = replace(
+        part, document_hash=b"b" * 16, origin=Origin("b", 2, "b"), attempt=3, queued_at_s=1.0, priority=4
+    )
+    assert hash_part(part) == hash_part(other_place)
+    assert hash_part(part).hex() == "3f3f37e2dbaa412c2e6deadc53c72763"
+    different = [
+        replace(part, messages=part.messages[1:]),
+        replace(part, messages=(Message("user", "S"), Message("user", "text"))),
+        replace(part, messages=(*part.messages[:1], replace(part.messages[1], images=("a.png",)))),
+        replace(part, sampling={"temperature": 0.5}),
+        replace(part, adapter="formal"),
+    ]
+    assert len({hash_part(one) for one in (part, *different)}) == len(different) + 1
 
 
 def test_how_parts_are_cut_and_joined_is_a_part_of_the_task() -> None:

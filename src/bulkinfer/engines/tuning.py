@@ -11,7 +11,7 @@ from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.engines.vllm_arguments import MIB, MIN_KV_CACHE_BYTES, decide_kv_cache_bytes
 from bulkinfer.errors import JobError
-from bulkinfer.records import NUM_LONGEST, JsonValue, Workload
+from bulkinfer.records import NUM_LONGEST, JsonValue, Overlong, Workload
 
 BLOCK_SIZE = 32
 MAX_NUM_SEQS = 256
@@ -287,8 +287,11 @@ def _decide_kv_cache(
     if bytes_per_token is None:
         reason = "1 GiB, within half of the free memory: this model does not say what a token takes"
     elif workload.num_documents is not None:
+        if spec.overlong == Overlong.SPLIT:
+            workload = _split_longest(workload, context - spec.max_tokens)
+        num_asked = workload.num_documents or 0
         # An estimate may be far too low; only a count may make the cache smaller.
-        num_running = max(1, min(num_seqs, workload.num_documents)) if workload.is_read_to_end else num_seqs
+        num_running = max(1, min(num_seqs, num_asked)) if workload.is_read_to_end else num_seqs
         # One more block: vLLM keeps one for itself. One document may be as long as the context.
         tokens = [min(context, num) for num in _expect_longest_tokens(workload, num_running, spec.max_tokens, longest)]
         blocks = sum(-(-num // block_size) for num in tokens) + -(-context // block_size) + 1
@@ -323,6 +326,17 @@ def _expect_document_tokens(workload: Workload, max_tokens: int) -> int | None:
     if workload.num_documents is None or workload.p95_bytes == 0:
         return None
     return _expect_tokens(workload.p95_bytes, max_tokens)
+
+
+def _split_longest(workload: Workload, room_tokens: int) -> Workload:
+    """What is asked where documents that are too long are split: parts that fill the context, instead of them."""
+    room_bytes = max(1, (room_tokens - _TEMPLATE_TOKENS) * _ROOM_BYTES_PER_TOKEN)
+    longest: list[int] = []
+    for num_bytes in workload.longest_bytes:
+        longest += [min(num_bytes, room_bytes)] * -(-num_bytes // room_bytes)
+    num_more = len(longest) - len(workload.longest_bytes)
+    num_documents = None if workload.num_documents is None else workload.num_documents + num_more
+    return replace(workload, num_documents=num_documents, longest_bytes=tuple(longest[:NUM_LONGEST]))
 
 
 def _expect_longest_tokens(workload: Workload, num_running: int, max_tokens: int, others: int) -> list[int]:
