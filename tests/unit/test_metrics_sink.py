@@ -3,8 +3,10 @@
 import os
 import socket
 import stat
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.error import URLError
@@ -16,8 +18,10 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from bulkinfer.errors import EngineError, Interrupted, JobError, StoreLocked
 from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, Warned
 from bulkinfer.metrics import MetricsOptions, open_metrics
+from bulkinfer.metrics import port as port_module
 from bulkinfer.metrics import sink as sink_module
-from bulkinfer.metrics.exposition import MetricsFile, MetricsPort, create_registry
+from bulkinfer.metrics.exposition import MetricsFile, create_registry
+from bulkinfer.metrics.port import MetricsPort
 from bulkinfer.metrics.signals import Signal, find_signals
 from bulkinfer.metrics.tally import Tally
 from bulkinfer.metrics.ticker import Ticker
@@ -91,6 +95,52 @@ def test_a_client_that_says_nothing_keeps_no_other_and_no_end_waiting() -> None:
         silent = socket.create_connection(("127.0.0.1", port))
         assert "bulkinfer_run_info" in ask(url_of(events))
     silent.close()
+
+
+def test_any_number_of_clients_takes_few_of_the_descriptors_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port_module, "CLIENT_LIMIT_S", 0.2)
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        sink(STARTED)
+        address = ("127.0.0.1", int(url_of(events).rpartition(":")[2].partition("/")[0]))
+        num_before = len(list(Path("/proc/self/fd").iterdir()))
+        silent = [socket.create_connection(address) for _ in range(port_module.MAX_CLIENTS + 20)]
+        try:
+            assert "bulkinfer_run_info" in ask(url_of(events)), "those that say nothing make room"
+            num_of_port = len(list(Path("/proc/self/fd").iterdir())) - num_before - len(silent)
+            assert num_of_port <= port_module.MAX_CLIENTS + 1
+        finally:
+            begin_s = time.monotonic()
+    assert time.monotonic() - begin_s < 8, "nor do they keep its end waiting"
+    assert warnings_of(events) == []
+    for client in silent:
+        client.close()
+
+
+def test_what_a_client_does_wrong_is_not_told_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    events: list[Event] = []
+    with open_metrics(MetricsOptions(port=0), LABELS_OF_TEST, events.append) as sink:
+        sink(STARTED)
+        address = ("127.0.0.1", int(url_of(events).rpartition(":")[2].partition("/")[0]))
+        for said in (
+            b"",
+            b"GET /met",
+            b"\x00\xff\r\n\r\n",
+            b"GET / HTTP/1.0\r\nAccept: application/openmetrics-text; version=abc\r\n\r\n",
+            b"GET /metrics HTTP/1.0\r\n\r\n",
+        ):
+            for goes_away in (True, False):
+                client = socket.create_connection(address)
+                client.sendall(said)
+                if goes_away:
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
+                elif said:
+                    client.shutdown(socket.SHUT_WR)
+                    while client.recv(1 << 16):
+                        pass
+                client.close()
+        assert "bulkinfer_run_info" in ask(url_of(events))
+    assert capfd.readouterr().err == ""
 
 
 def test_the_file_is_written_from_the_start_and_at_the_end_and_is_readable_for_all(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 catalogue   every metric: its names, its unit, what it means
 tally       a run's events, counted
-exposition  the counts as Prometheus reads them: on a port, in a text file
+exposition  the counts as Prometheus reads them, in a text file
+port        the same on a port
 ticker      a thread that does something now and then
 otlp        the counts as OpenTelemetry sends them
 spans       a run as a trace

@@ -1,6 +1,5 @@
-"""The counts as Prometheus reads them: over HTTP while the run lives, and in a text file for node_exporter."""
+"""The counts as Prometheus reads them, and the text file of them for node_exporter."""
 
-import errno
 import math
 import os
 import tempfile
@@ -9,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, start_http_server, write_to_textfile
+from prometheus_client import CollectorRegistry, write_to_textfile
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
@@ -20,12 +19,7 @@ from bulkinfer.errors import JobError
 from bulkinfer.metrics.catalogue import LABELS, LAST_UPDATE, RUN_STATUS, Kind
 from bulkinfer.metrics.tally import Reading, RunLabels, Tally
 from bulkinfer.records import RunStatus
-from bulkinfer.threads import run_in_thread
 
-_ADVICE = {
-    errno.EADDRINUSE: "another run may have it: choose another port, or 0 for any free one",
-    errno.EACCES: "ports below 1024 are for privileged users: choose a higher one",
-}
 _FIRST_BYTES = b"# HELP bulkinfer_"
 """How a file that an earlier run wrote begins."""
 
@@ -35,28 +29,6 @@ def create_registry(tally: Tally) -> CollectorRegistry:
     registry = CollectorRegistry()
     registry.register(_TallyCollector(tally))
     return registry
-
-
-class MetricsPort:
-    """A server on a port, from its making to `close`. Raises JobError when the port cannot be had."""
-
-    def __init__(self, address: str, port: int, registry: CollectorRegistry) -> None:
-        try:
-            self._server, self._thread = start_http_server(port, address, registry)
-        except (OSError, UnicodeError) as error:  # the latter: a name that cannot be one of a machine
-            number, reason = (error.errno or 0, error.strerror) if isinstance(error, OSError) else (0, "not a name")
-            advice = _ADVICE.get(number, "is it an address of this machine?")
-            said = f"--metrics-port {port}: cannot listen on {address}: {reason or error}"
-            raise JobError(f"{said}; {advice}") from error
-        host = f"[{address}]" if ":" in address else address
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
-
-    def close(self, limit_s: float) -> None:
-        """Answer nobody any more. Takes up to half a second; raises TimeoutError after `limit_s`."""
-        shut = run_in_thread(self._server.shutdown, "metrics-port-end")
-        shut.result(limit_s)
-        self._server.server_close()
-        self._thread.join(limit_s)
 
 
 class MetricsFile:

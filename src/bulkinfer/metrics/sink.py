@@ -190,7 +190,8 @@ def open_metrics(options: MetricsOptions, labels: RunLabels, tell: EventSink) ->
         yield tell
         return
     # The library waits until somebody wants it: a run without metrics starts sooner.
-    from bulkinfer.metrics.exposition import MetricsFile, MetricsPort, create_registry  # noqa: PLC0415
+    from bulkinfer.metrics.exposition import MetricsFile, create_registry  # noqa: PLC0415
+    from bulkinfer.metrics.port import MetricsPort  # noqa: PLC0415
 
     tally = Tally(labels)
     registry = create_registry(tally)
