@@ -7,6 +7,7 @@ from typing import Any
 
 from bulkinfer.display import format_bytes, format_s
 from bulkinfer.errors import JobError
+from bulkinfer.sweep.page import iter_figures
 from bulkinfer.sweep.plots import make_charts
 
 _HEAD = ("", "seqs", "rate", "req/s", "tok/s", "queue", "first", "p50", "p95", "p99", "KV", "refused")
@@ -58,7 +59,11 @@ def check_comparable(found: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """Refuse a saved sweep that lacks what is compared or drawn, before anything is measured. Raises JobError."""
     try:
         list(describe_comparison(found, found, ("", "")))
+        list(iter_figures(found, found))
         make_charts(found, found)
+        # Text would not sort among our numbers.
+        keys = [point[name] or 0 for point in found["points"] for name in ("concurrency", "rate_per_s", "reserve")]
+        sorted([*keys, 0])
     except (LookupError, TypeError, AttributeError, ValueError, AssertionError):
         raise JobError(f"{path}: the sweep in it is damaged or from another version; measure it again") from None
     return found

@@ -1,5 +1,6 @@
 """`bulkinfer report` as it is called: exit codes, what it says and where."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_wrong_question_is_exit_code_2_and_leaves_no_file(done: JobFolder) -> 
         assert said in " ".join(called.stderr.split()), called.stderr
         assert called.stdout == ""
     assert not (done.path / "a.html").exists()
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(done: JobFolder) -> None:
+    pipe, link, file = (done.path / name for name in ("pipe.html", "link.html", "real.html"))
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    called = call("report", str(done.job_path), "--to", str(pipe))
+    assert called.exit_code == 2
+    assert "is not a file" in called.stderr
+    assert pipe.is_fifo()
+    assert call("report", str(done.job_path), "--to", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert file.stat().st_size > 20_000
 
 
 def test_a_job_that_never_ran_has_no_database_to_report(folder: JobFolder) -> None:

@@ -1,6 +1,8 @@
 """`bulkinfer sweep` as a command: what it prints and writes, its exit codes, what it says about bad input."""
 
+import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from bulkinfer.errors import JobError
+from bulkinfer.sweep import save_result
 from tests.cli_support import Called, call
 from tests.conftest import JobFolder, make_documents
 
@@ -109,7 +113,65 @@ def test_a_file_that_cannot_be_written_in_the_end_loses_no_figure(job: Path, tmp
     assert "--to: " in stderr
 
 
-@pytest.mark.parametrize("lost", ["points.0.throughput", "points.0.p95_s", "recommendation", "series", "options"])
+@pytest.mark.parametrize("more", [(), ("--json",)])
+@pytest.mark.parametrize(("reader", "exit_code"), [("gone", 0), ("full", 2)])
+def test_a_sweep_that_nobody_reads_is_saved_all_the_same(
+    job: Path, tmp_path: Path, reader: str, exit_code: int, more: tuple[str, ...]
+) -> None:
+    saved = tmp_path / "a.json"
+    command = [sys.executable, "-m", "bulkinfer", "sweep", str(job), "--concurrency", "1", "--duration", "30"]
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as gone, Path("/dev/full").open("w") as full:
+        gone.wait()
+        found = subprocess.run(
+            [*command, "--save", str(saved), *more],
+            stdout=gone.stdin if reader == "gone" else full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert found.returncode == exit_code, found.stderr
+    assert "Traceback" not in found.stderr
+    assert len(json.loads(saved.read_text(encoding="utf-8"))["points"]) == 1
+
+
+@pytest.mark.parametrize(("option", "name"), [("--save", "a.json"), ("--to", "a.html")])
+def test_what_is_no_file_is_not_replaced_by_one(job: Path, tmp_path: Path, option: str, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    found = sweep(job, "--concurrency", "1", option, tmp_path / name)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert f"{option}: expected a file" in found.stderr
+    assert (tmp_path / name).is_fifo()
+    assert [path.name for path in tmp_path.glob("*.part")] == []
+
+
+def test_a_link_stays_where_a_sweep_is_saved(job: Path, tmp_path: Path) -> None:
+    saved, link = tmp_path / "real.json", tmp_path / "link.json"
+    link.symlink_to(saved)
+    assert sweep(job, "--concurrency", "1", "--save", link).exit_code == 0
+    assert link.is_symlink()
+    assert len(json.loads(saved.read_text(encoding="utf-8"))["points"]) == 1
+
+
+def test_a_file_that_finds_no_room_leaves_nothing_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(path: Path, content: bytes) -> int:
+        with path.open("wb") as file:
+            file.write(content[:1])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", fill)
+    with pytest.raises(JobError, match=r"--save: .* No space left"):
+        save_result({"sweep": 1}, tmp_path / "a.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        *("points.0.throughput", "points.0.p95_s", "recommendation", "series", "options"),
+        *("measured_at", "points.0.engine.memory_bytes", "points.0.requests.errors"),  # of the page alone
+    ],
+)
 def test_a_damaged_sweep_is_refused_before_anything_is_measured(job: Path, tmp_path: Path, lost: str) -> None:
     saved = tmp_path / "one.json"
     assert sweep(job, "--concurrency", "1", "--save", saved).exit_code == 0
@@ -124,6 +186,18 @@ def test_a_damaged_sweep_is_refused_before_anything_is_measured(job: Path, tmp_p
     assert (again.exit_code, again.stdout) == (2, "")
     assert "one.json: the sweep in it is damaged" in again.stderr
     assert "concurrency 1: " not in again.stderr
+
+
+@pytest.mark.parametrize("name", ["concurrency", "rate_per_s", "reserve"])
+def test_a_foreign_sweep_whose_points_cannot_stand_beside_ours_is_refused(job: Path, tmp_path: Path, name: str) -> None:
+    saved = tmp_path / "one.json"
+    assert sweep(job, "--concurrency", "1", "--save", saved).exit_code == 0
+    found = json.loads(saved.read_text(encoding="utf-8"))
+    found["points"][0][name] = "text"
+    saved.write_text(json.dumps(found), encoding="utf-8")
+    again = sweep(job, "--concurrency", "1", "--compare", saved)
+    assert (again.exit_code, again.stdout) == (2, "")
+    assert "damaged or from another version" in again.stderr
 
 
 @pytest.mark.parametrize(("ending", "magic"), [("png", b"\x89PNG"), ("svg", b"<svg")])

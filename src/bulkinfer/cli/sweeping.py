@@ -9,7 +9,7 @@ import typer
 
 from bulkinfer.cli.app import JobArgument, JsonOption, SetOption, app, json_errors, refuse_nan
 from bulkinfer.errors import BulkinferError
-from bulkinfer.streams import print_json
+from bulkinfer.streams import ReaderGone, print_json
 
 
 @app.command(epilog="Example: bulkinfer sweep jobs/summarize.yaml --concurrency 1,4,8 --queue 32 --to sweep.png")
@@ -95,7 +95,7 @@ def sweep(
         from bulkinfer.job import load_job
         from bulkinfer.runner import plan_run
         from bulkinfer.runner.signals import end_on_signals, watch_signals
-        from bulkinfer.sweep_view import check_comparable, describe_comparison, describe_sweep
+        from bulkinfer.sweep_view import check_comparable
 
         options = room.SweepOptions(
             concurrency=room.parse_counts("--concurrency", concurrency),
@@ -128,15 +128,15 @@ def sweep(
         with watch_signals(ends_process=False) as stop:
             report = room.run_sweep(plan, options, lambda line: print_lines([line]), lambda: stop.is_set)
         found = room.describe_end(report, stop.received)
-    if json:
-        print_json(found)
-    else:
-        print_lines(describe_sweep(found), stream=sys.stdout)
-        if other is not None and compare is not None:
-            print_lines(describe_comparison(found, other, ("this", compare.name)), stream=sys.stdout)
-    sys.stdout.flush()
-    # What was measured is out: neither a full disk nor a picture that cannot be drawn takes it away.
     faults = [] if report.error is None else [report.error]
+    try:
+        _print_sweep(found, other, "" if compare is None else compare.name, is_json=json)
+    except ReaderGone:
+        pass
+    except BulkinferError as fault:
+        faults.append(fault)
+    # What was measured is kept whether or not somebody reads it, and is out before a full disk or a picture that cannot
+    # be drawn could take it away.
     faults += _write_files(found, other, save, to)
     if report.error is None and found["exit_code"]:
         print_lines([*map(str, faults), f"stopped; {len(found['points'])} points were measured"])
@@ -144,6 +144,20 @@ def sweep(
     if faults:
         print_lines(map(str, faults[1:]))
         raise faults[0]
+
+
+def _print_sweep(found: dict[str, Any], other: Mapping[str, Any] | None, name: str, *, is_json: bool) -> None:
+    """To stdout. Raises ReaderGone, and JobError when it cannot be written."""
+    from bulkinfer.display import print_lines
+    from bulkinfer.sweep_view import describe_comparison, describe_sweep
+
+    if is_json:
+        print_json(found)
+    else:
+        print_lines(describe_sweep(found), stream=sys.stdout)
+        if other is not None:
+            print_lines(describe_comparison(found, other, ("this", name)), stream=sys.stdout)
+    sys.stdout.flush()
 
 
 def _write_files(

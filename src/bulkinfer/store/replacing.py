@@ -13,8 +13,14 @@ from bulkinfer.errors import JobError
 def replacing(file: Path) -> Iterator[IO[bytes]]:
     """A new file under a temporary name, which takes the place of `file` once it is whole and on disk.
 
-    Raises JobError when it cannot be written.
+    Where a link leads, it is the file there. Raises JobError when it cannot be written.
     """
+    try:
+        file = Path(os.path.realpath(file))
+    except ValueError:  # a zero byte
+        raise JobError(f"{file}: cannot be written: not a file name") from None
+    if file.exists() and not file.is_file():  # a device or a pipe would be gone, and a file in its place
+        raise JobError(f"{file}: cannot be written: is not a file")
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as stream:

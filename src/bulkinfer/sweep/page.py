@@ -62,6 +62,12 @@ def draw_sweep(found: Mapping[str, Any], other: Mapping[str, Any] | None, path: 
     write_file(path, content, "--to")
 
 
+def iter_figures(found: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a page or a picture says of two sweeps, besides the charts."""
+    yield from _iter_head(found, other)
+    yield from _iter_table(found["points"] if other is None else [*found["points"], *other["points"]])
+
+
 def _iter_page(found: Mapping[str, Any], other: Mapping[str, Any] | None) -> Iterator[str]:
     from bulkinfer.charts import DARK, LIGHT, css_variables, draw_adaptive_svg  # noqa: PLC0415
     from bulkinfer.sweep.plots import make_charts  # noqa: PLC0415

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,10 +166,10 @@ def check_writable(path: Path, option: str) -> None:
     """Refuse a file that cannot be written, before anything is measured for it. Raises JobError naming the option."""
     if path.is_dir():
         raise JobError(f"{option}: expected a file, found the folder {path}")
-    part = _part_of(path)
-    with _told(path, option):
+    if path.exists() and not path.is_file():  # a device or a pipe would be gone, and a file in its place
+        raise JobError(f"{option}: expected a file, and {path} is none")
+    with _told(path, option), _part_of(path) as part:
         part.write_bytes(b"")
-        part.unlink()
 
 
 def save_result(found: Found, path: Path) -> None:
@@ -179,10 +179,9 @@ def save_result(found: Found, path: Path) -> None:
 
 def write_file(path: Path, content: bytes, option: str) -> None:
     """Write a file, whole or not at all. Raises JobError that names the option."""
-    part = _part_of(path)
-    with _told(path, option):
+    with _told(path, option), _part_of(path) as part:
         part.write_bytes(content)
-        part.replace(path)
+        part.replace(os.path.realpath(path))  # where a link leads, so that the link stays
 
 
 def load_result(path: Path) -> Found:
@@ -214,8 +213,16 @@ def _told(path: Path, option: str) -> Iterator[None]:
         raise JobError(f"{option}: {path} cannot be written: {reason}") from None
 
 
-def _part_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.part")
+@contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """What is to take its place; gone at the end, whatever happens: a full disk keeps what is in it."""
+    real_path = Path(os.path.realpath(path))
+    part = real_path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+    finally:
+        with suppress(OSError, ValueError):
+            part.unlink()
 
 
 def _describe_latency(latency: Latency) -> dict[str, Any]:
