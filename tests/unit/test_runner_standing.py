@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from bulkinfer.display import read_progress
+from bulkinfer.display import describe_in_one_line, describe_status, read_progress
 from bulkinfer.errors import EngineDied, EngineError
 from bulkinfer.events import NO_TREND, EnginePhase, Progress, RunPhase
 from bulkinfer.records import JsonValue, Origin
@@ -263,6 +263,17 @@ def test_a_run_that_tells_less_is_not_drawn(clock: Clock, missing: str) -> None:
         {"slowest": 7},
         {"trend": "x"},
         {"queue": None},
+        {"queue": {"capacity": "x"}},
+        {"engine": {"kv_cache_usage": "x"}},
+        {"documents": {"read": 10**30}},
+        {"documents": {"queued": None}},
+        {"tokens_left": "x"},
+        {"share_read": None},
+        {"time_left_s": []},
+        {"throughput": {"documents_per_s": {}}},
+        {"trend": {"output_tokens": [1] * 500}},
+        {"trend": {"documents": "x"}},
+        {"slowest": [{"document_id": None, "in_flight_s": 1.0, "attempt": 1, "num_chars": 7, "replica": 0}]},
     ],
     ids=str,
 )
@@ -274,7 +285,10 @@ def test_a_damaged_status_is_not_drawn(clock: Clock, damage: dict[str, JsonValue
         name: {**old, **value} if isinstance(old := described[name], dict) and isinstance(value, dict) else value
         for name, value in damage.items()
     }
-    assert read_progress({**described, **merged}) is None
+    found = {**described, **merged, "status": "running", "pid": 7, "host": "here"}
+    assert read_progress(found) is None
+    assert "running, pid 7 on here" in describe_in_one_line(found)
+    assert "running, pid 7 on here" in next(iter(describe_status(found)))
 
 
 def test_looking_costs_the_same_however_much_is_in_flight() -> None:

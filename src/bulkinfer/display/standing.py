@@ -45,8 +45,15 @@ def describe_in_one_line(found: Mapping[str, Any]) -> str:
 
 
 def describe_running(status: Mapping[str, Any]) -> list[str]:
-    """A live run, by what it told."""
-    lines = [_head(status)]
+    """A live run, by what it told; no more than who it is where that is damaged or of another version."""
+    try:
+        return [_head(status), *_describe_counts(status)]
+    except (AttributeError, LookupError, TypeError, ValueError):
+        return [_head(status)]
+
+
+def _describe_counts(status: Mapping[str, Any]) -> list[str]:
+    lines: list[str] = []
     documents = status.get("documents", {})
     if documents and "queued" not in documents:
         lines += [f"  ending; {documents['succeeded']:,} answered, {documents['failed']:,} failed"]

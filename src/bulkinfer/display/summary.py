@@ -91,7 +91,8 @@ def _engine_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def describe_fullness(engine: Mapping[str, Any]) -> str:
-    return "" if (share := engine.get("full_step_share")) is None else f", {100 * share:.0f} % of steps full"
+    share = engine.get("full_step_share")
+    return f", {100 * share:.0f} % of steps full" if isinstance(share, int | float) else ""
 
 
 def _describe_percentiles(percentiles: Mapping[str, float | None]) -> str:

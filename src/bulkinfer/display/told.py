@@ -1,18 +1,53 @@
 """What a live run tells through its socket or its status file, as the `Progress` that its own display shows."""
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import fields, is_dataclass
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from bulkinfer.events import ActiveDocument, EnginePhase, EngineProgress, Progress, RunPhase, Trend
 from bulkinfer.records import FailureCode
+
+_MOST = 1e18
+"""Of anything that is told; more is damage, and may not be drawn."""
 
 
 def read_progress(found: Mapping[str, Any]) -> Progress | None:
     """None where it tells less: a run that has just begun or ends, is of another version, or wrote damage."""
     try:
-        return _read(found)
+        progress = _read(found)
     except (AttributeError, KeyError, TypeError, ValueError):
         return None
+    return progress if _is_sound(progress) else None
+
+
+def _is_sound(told: Any) -> bool:  # noqa: ANN401 - one of the records of `Progress`, itself among them
+    """Whether each value has the type that it is drawn as."""
+    if isinstance(told, Trend) and len({len(told.num_documents), *map(len, _tokens_of(told))}) > 1:
+        return False
+    hints = get_type_hints(type(told))
+    return all(_is_of(getattr(told, field.name), hints[field.name]) for field in fields(told))
+
+
+def _tokens_of(trend: Trend) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return trend.num_prompt_tokens, trend.num_output_tokens
+
+
+def _is_of(value: Any, hint: Any) -> bool:  # noqa: ANN401 - whatever was told, and whatever it should be
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind is UnionType:
+        return any(_is_of(value, part) for part in parts)
+    if kind is tuple:
+        return all(_is_of(one, parts[0]) for one in value)
+    if kind is Mapping:
+        return all(_is_of(one, parts[1]) for one in value.values())
+    if hint in {int, float}:
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool) and _fits(value)
+    return _is_sound(value) if is_dataclass(value) else isinstance(value, hint)
+
+
+def _fits(value: float) -> bool:
+    return abs(value) < _MOST
 
 
 def _read(found: Mapping[str, Any]) -> Progress:

@@ -19,7 +19,9 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
         file = Path(os.path.realpath(file))
     except ValueError:  # a zero byte
         raise JobError(f"{file}: cannot be written: not a file name") from None
-    if file.exists() and not file.is_file():  # a device or a pipe would be gone, and a file in its place
+    if (
+        file.exists() and not file.is_file() and not file.is_dir()
+    ):  # a device or a pipe would be gone, and a file in its place
         raise JobError(f"{file}: cannot be written: is not a file")
     temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
