@@ -238,7 +238,10 @@ def test_without_the_extra_the_run_says_what_to_install(folder: JobFolder, monke
     assert "pip install 'bulkinfer[otel]'" in warning["message"]
 
 
-@pytest.mark.parametrize(("text", "interval_s"), [("", 60.0), ("soon", 60.0), ("2500", 2.5), ("0", 0.1)])
+@pytest.mark.parametrize(
+    ("text", "interval_s"),
+    [("", 60.0), ("soon", 60.0), ("2500", 2.5), ("0", 0.1), ("1e300", 86_400.0), ("inf", 86_400.0), ("nan", 60.0)],
+)
 def test_the_interval_is_that_of_the_environment(text: str, interval_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", text)
     assert otlp_module.read_interval_s() == interval_s

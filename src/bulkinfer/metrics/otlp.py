@@ -4,6 +4,7 @@ Imported only when the environment asks for it. The exporters read their setting
 """
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from bulkinfer.threads import run_in_thread
 _MAX_COMPLAINT_CHARS = 200
 DEFAULT_EVERY_S = 60.0
 """OpenTelemetry's own default for OTEL_METRIC_EXPORT_INTERVAL."""
+_MOST_EVERY_S = 86_400.0
+"""No thread can wait for any length of time."""
 
 
 class OtlpTelemetry:
@@ -96,11 +99,12 @@ def create_resource(started: RunStarted, labels: RunLabels) -> Resource:
 
 
 def read_interval_s() -> float:
-    """Seconds between two exports, from OTEL_METRIC_EXPORT_INTERVAL (milliseconds)."""
+    """Seconds between two exports, from OTEL_METRIC_EXPORT_INTERVAL (milliseconds); a day at most."""
     try:
-        return max(0.1, float(os.environ["OTEL_METRIC_EXPORT_INTERVAL"]) / 1000)
+        interval_s = float(os.environ["OTEL_METRIC_EXPORT_INTERVAL"]) / 1000
     except (KeyError, ValueError):
         return DEFAULT_EVERY_S
+    return DEFAULT_EVERY_S if math.isnan(interval_s) else min(max(0.1, interval_s), _MOST_EVERY_S)
 
 
 def create_metrics(readings: list[Reading], labels: RunLabels, start_s: float, now_s: float) -> list[export.Metric]:
