@@ -1,13 +1,17 @@
 """Whole runs that embed or score on the simulated engine: what stands in the database, and what is told of it."""
 
+import csv
 import json
 import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from bulkinfer.errors import JobError
+from bulkinfer.export import ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
 from bulkinfer.report import write_report
 from bulkinfer.runner import RunOptions, RunReport, forecast_run, plan_run
@@ -126,6 +130,36 @@ def test_a_score_that_is_no_number_and_a_pair_without_a_half_are_failures(scorin
         ("a", "empty_prompt", "prompt.query gives no text on this document"),
         ("b", "invalid_output", "the score is not a finite number"),
     ]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl", "csv"])
+def test_an_export_has_vectors_of_one_size(embedding: JobFolder, tmp_path: Path, ending: str) -> None:
+    faults = [{"match": "document 7 ", "kind": "nan"}]
+    run_succeeds(embedding, engine=with_simulated(embedding, faults=faults))
+    with Reader.open(embedding.database) as reader:
+        target = parse_target(tmp_path / f"v.{ending}")
+        export_job(reader, load_job(embedding.job_path), target, ExportOptions())
+    expected = {name: vector for name, *_, vector, _, _ in read(embedding)}
+    assert len(expected) == 39
+    text = (tmp_path / f"v.{ending}").read_bytes()
+    match ending:
+        case "parquet" | "arrow":
+            table = (
+                pq.read_table(pa.BufferReader(text))
+                if ending == "parquet"
+                else pa.ipc.open_file(pa.BufferReader(text)).read_all()
+            )
+            assert table.schema.field("vector").type == pa.list_(pa.float32(), 8)
+            found = dict(zip(table.column("id").to_pylist(), table.column("vector").to_pylist(), strict=True))
+        case "jsonl":
+            found = {row["id"]: row["vector"] for row in map(json.loads, text.splitlines())}
+        case _:
+            rows = list(csv.DictReader(text.decode().splitlines()))
+            found = {row["id"]: json.loads(row["vector"]) if row["vector"] else None for row in rows}
+    assert found.pop("d7") is None
+    assert found.keys() == expected.keys()
+    for name, vector in found.items():
+        assert vector == pytest.approx(expected[name], abs=1e-7)
 
 
 def test_replicas_and_children_make_the_same_vectors(embedding: JobFolder) -> None:
