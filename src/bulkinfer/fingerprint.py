@@ -15,15 +15,17 @@ from uuid import UUID
 
 import orjson
 
+from bulkinfer.constraints import write_json
 from bulkinfer.errors import JobError
-from bulkinfer.job import JobSpec, PromptSpec, SamplingSpec, find_nearest
+from bulkinfer.job import ClassifyTask, ExtractTask, JobSpec, PromptSpec, SamplingSpec, TaskSpec, find_nearest
 from bulkinfer.records import JsonValue, Message, Request
 
 SCHEME = "bulkinfer-task-1"
 """Goes up when the meaning of a task's fingerprint changes: old answers then no longer count as done."""
 
 _NOT_ASKED = frozenset(
-    {"document_hash", "origin", "num_chars", "attempt", "queued_at_s", "prefix_group", "priority", "spans", "fields"}
+    {"document_hash", "origin", "num_chars", "attempt", "queued_at_s", "prefix_group"}
+    | {"priority", "spans", "fields", "repairs"}
 )
 """What of a request says where it comes from and when it is asked."""
 
@@ -114,12 +116,24 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str,
     # What other kinds of tasks add: a task from before there were any keeps its fingerprint.
     if templates := {key: text for key, text in spec.prompt.templates.items() if key not in {"system", "user"}}:
         task["templates"] = templates
-    if options := spec.task.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True):
+    if options := _describe_options(spec.task):
         task["options"] = options
     if spec.engine.kind != "vllm":
         # Simulated answers are not the model's: they must never count as done for a real run on the same database.
         task["engine"] = spec.engine.kind
     return UUID(bytes=hashlib.sha256(orjson.dumps(task, option=orjson.OPT_SORT_KEYS)).digest()[:16])
+
+
+def _describe_options(task: TaskSpec) -> dict[str, JsonValue]:
+    """What besides its kind makes the task; nothing for a kind that says it all."""
+    match task:
+        case ExtractTask(answer_schema=dict(schema)):
+            # As text: the order of keys counts, as an answer has them in the schema's order.
+            return {"schema": write_json(schema)}
+        case ClassifyTask(choices=choices):
+            options = task.model_dump(mode="json", exclude={"kind", "choices"}, exclude_defaults=True)
+            return {**options, "choices": sorted(choices)}
+    return task.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True)
 
 
 def identify_model(model: str, revision: str | None) -> ModelIdentity:

@@ -1,13 +1,12 @@
 """What a document ends with: a Result or a Failure, and how many failures are too many. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import orjson
-
-from bulkinfer.job import EmbedTask, FailureLimit, GenerateTask, ScoreTask, TaskSpec
+from bulkinfer.constraints import write_json
+from bulkinfer.contract import ANY_ANSWER, Broken, Contract, Judgement, Kept, judge_vector
+from bulkinfer.job import FailureLimit
 from bulkinfer.records import (
     Completion,
     Document,
@@ -27,7 +26,6 @@ MAX_ATTEMPTS = 3
 MIN_OUTCOMES_FOR_SHARE = 200
 """A share of fewer outcomes says little: one failure in the first ten would end a run with a limit of 5%."""
 
-_GENERATE = GenerateTask()
 _IS_RETRYABLE: Mapping[FailureCode, bool] = {
     FailureCode.UNREADABLE_ROW: False,
     FailureCode.MISSING_FIELD: False,
@@ -50,10 +48,10 @@ def decide_outcome(
     *,
     submitted_at_s: float,
     now: datetime,
-    task: TaskSpec = _GENERATE,
+    contract: Contract = ANY_ANSWER,
     vector_size: int | None = None,
 ) -> Outcome:
-    """What the engine's word on a request means for its document.
+    """What the engine's word on a request means for its document, and for the contract of its job.
 
     `submitted_at_s`, when the engine was given the request, is on the engine's clock, as is `request.queued_at_s`: the
     durations of a Result count from entering the queue, those of a Completion from being submitted. `vector_size`: how
@@ -61,21 +59,10 @@ def decide_outcome(
     """
     if isinstance(event, Rejection):
         return fail_request(request, event.code, event.message, None, now)
-    match event.finish_reason:
-        case FinishReason.STOP:
-            fault = _find_fault(event, task, vector_size)
-            if fault is None:
-                value = _find_value(event, task)
-                return _succeed(request, event, value, max(submitted_at_s - request.queued_at_s, 0.0), now)
-            code, message = FailureCode.INVALID_OUTPUT, fault
-        case FinishReason.LENGTH:
-            advice = "`run --only truncated --set sampling.max_tokens=N` asks it again"
-            code, message = FailureCode.TRUNCATED, f"{_describe_cut(event)}; {advice}"
-        case FinishReason.REPETITION:
-            code, message = FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"
-        case reason:
-            # abort, error, and what later engines may add: none of them is an answer.
-            code, message = FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
+    judged = _judge(event, contract, vector_size)
+    if isinstance(judged, Kept):
+        return _succeed(request, event, judged.value, max(submitted_at_s - request.queued_at_s, 0.0), now)
+    code, message = judged
     return fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
 
 
@@ -142,25 +129,6 @@ def _exceeds(limit: FailureLimit, num_failed: int, num_outcomes: int) -> bool:
     return num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
 
 
-def _find_fault(completion: Completion, task: TaskSpec, vector_size: int | None) -> str | None:
-    """Why an answer that came to its end is none; None if it is one."""
-    match task:
-        case EmbedTask():
-            return _find_vector_fault(completion.vector or b"", vector_size)
-        case ScoreTask():
-            return None if _is_number(completion.text) else "the score is not a finite number"
-        case GenerateTask():
-            is_empty = not all(text.strip() for text in _list_texts(completion))
-            return "the answer is empty or only white space" if is_empty else None
-
-
-def _find_value(completion: Completion, task: TaskSpec) -> str | None:
-    """The answer as JSON, where the task or several answers make one of it."""
-    if isinstance(task, ScoreTask):
-        return completion.text
-    return orjson.dumps(_list_texts(completion)).decode() if _list_outputs(completion) else None
-
-
 def _list_outputs(completion: Completion) -> Sequence[Mapping[str, JsonValue]]:
     """What `details` has of each answer, where there are several."""
     outputs: Any = (completion.details or {}).get("outputs", ())
@@ -170,6 +138,45 @@ def _list_outputs(completion: Completion) -> Sequence[Mapping[str, JsonValue]]:
 def _list_texts(completion: Completion) -> list[str]:
     """All answers."""
     return [str(output["text"]) for output in _list_outputs(completion)] or [completion.text]
+
+
+def _judge(completion: Completion, contract: Contract, vector_size: int | None) -> Kept | tuple[FailureCode, str]:
+    """What is kept of an answer; else why it is none."""
+    match completion.finish_reason:
+        case FinishReason.STOP:
+            judged = _hold_to(contract, completion, vector_size)
+            return judged if isinstance(judged, Kept) else (FailureCode.INVALID_OUTPUT, judged.reason)
+        case FinishReason.LENGTH:
+            advice = "`run --only truncated --set sampling.max_tokens=N` asks it again"
+            if contract.accepts_truncated:
+                judged = _hold_to(contract, completion, vector_size)
+                if isinstance(judged, Kept):
+                    return judged
+                advice = f"{judged.reason}; {advice}"
+            return FailureCode.TRUNCATED, f"{_describe_cut(completion)}; {advice}"
+        case FinishReason.REPETITION:
+            return FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"
+        case FinishReason.WHITE_SPACE:
+            return FailureCode.INVALID_OUTPUT, "the engine ended the answer because it went on with white space alone"
+        case reason:
+            # abort, error, and what later engines may add: none of them is an answer.
+            return FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
+
+
+def _hold_to(contract: Contract, completion: Completion, vector_size: int | None) -> Judgement:
+    """Of several answers, each must be what was promised; their value is the list of all."""
+    if contract.is_vector:
+        return judge_vector(completion.vector or b"", vector_size)
+    texts = _list_texts(completion)
+    values = []
+    for text in texts:
+        judged = contract.judge(text) if text.strip() else Broken("the answer is empty or only white space")
+        if isinstance(judged, Broken):
+            return judged
+        values.append(write_json(text) if judged.value is None else judged.value)
+    if _list_outputs(completion):
+        return Kept(f"[{','.join(values)}]")
+    return judged
 
 
 def _describe_cut(completion: Completion) -> str:
@@ -182,21 +189,6 @@ def _describe_cut(completion: Completion) -> str:
 
 def _add_adapter(details: Mapping[str, JsonValue] | None, request: Request) -> Mapping[str, JsonValue] | None:
     return details if request.adapter is None else {**(details or {}), "adapter": request.adapter}
-
-
-def _find_vector_fault(vector: bytes, vector_size: int | None) -> str | None:
-    numbers = memoryview(vector).cast("f")
-    if vector_size is not None and len(numbers) != vector_size:
-        return f"the vector has {len(numbers):,} numbers, and the model's have {vector_size:,}"
-    # 32-bit numbers cannot add up to more than a 64-bit one can hold: the sum is finite if all are.
-    return None if numbers and math.isfinite(sum(numbers)) else "the vector holds numbers that are not finite"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _succeed(request: Request, completion: Completion, value: str | None, waited_s: float, now: datetime) -> Result:

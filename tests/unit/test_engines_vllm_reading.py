@@ -8,9 +8,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers
 
 from bulkinfer.engines.tuning import ModelFacts
+from bulkinfer.engines.vllm_faults import describe_fault
 from bulkinfer.engines.vllm_reading import (
     GpuMemory,
-    describe_fault,
     find_max_prompt_bytes,
     read_durations,
     read_model_facts,

@@ -166,6 +166,9 @@ def test_defaults(load: Load) -> None:
         "output": {
             "database": "a.duckdb",
             "reasoning": None,
+            "accept_truncated": False,
+            "repair": "none",
+            "max_repairs": 2,
             "lock_timeout_s": 10.0,
             "stall_timeout_s": 300.0,
             "client_timeout_s": 30.0,

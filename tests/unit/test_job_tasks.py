@@ -50,8 +50,8 @@ def test_what_is_embedded_or_scored_needs_no_sampling() -> None:
 @pytest.mark.parametrize(
     ("text", "override", "message"),
     [
-        (EMBED, "task.kind=embedd", "task.kind: expected one of generate, embed, score, found the text 'embedd'; did"),
-        (EMBED, "task.kind=3", "--set task.kind: expected one of generate, embed, score, found the whole number 3"),
+        (EMBED, "task.kind=embedd", "task.kind: expected one of generate, classify, extract, embed, score, found the"),
+        (EMBED, "task.kind=3", "--set task.kind: expected one of generate, classify, extract, embed, score, found the"),
         (EMBED, "task=embed", "--set task: expected a mapping of keys, found the text 'embed'; write {kind: embed}"),
         (EMBED, "task=[embed]", "--set task: expected a mapping of keys, found a list of 1"),
         (EMBED, "task.normalise=false", "--set task.normalise: unknown key; did you mean normalize?"),

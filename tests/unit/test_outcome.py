@@ -4,10 +4,12 @@ import math
 from array import array
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from bulkinfer.job import EmbedTask, FailureLimit, ScoreTask
+from bulkinfer.contract import Broken, Contract, Kept, make_contract
+from bulkinfer.job import FailureLimit, JobSpec
 from bulkinfer.outcome import (
     decide_outcome,
     describe_excess,
@@ -57,13 +59,21 @@ def test_a_clock_that_lags_gives_no_negative_wait() -> None:
     assert outcome.queue_s == 0.5
 
 
+def contract_of(task: dict[str, Any], prompt: dict[str, str]) -> Contract:
+    files = {"input": {"path": "a.jsonl"}, "model": {"path": "org/name"}, "output": {"database": "a.duckdb"}}
+    return make_contract(JobSpec.model_validate({"name": "a", "task": task, "prompt": prompt, **files}))
+
+
+SCORE = contract_of({"kind": "score"}, {"query": "x", "document": "y"})
+
+
 def vector_of(*numbers: float) -> Completion:
     return replace(completion("", "stop"), output_tokens=0, vector=array("f", numbers).tobytes())
 
 
 def decide_vector(event: Completion, vector_size: int | None = 3) -> Outcome:
-    task = EmbedTask(kind="embed")
-    return decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=task, vector_size=vector_size)
+    contract = contract_of({"kind": "embed"}, {"text": "x"})
+    return decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=contract, vector_size=vector_size)
 
 
 @pytest.mark.parametrize("vector_size", [3, None])
@@ -98,7 +108,7 @@ def test_no_vector_where_one_was_promised_is_a_failure() -> None:
 @pytest.mark.parametrize("text", ["0.25", "-1.5", "1e-07", "0.0"])
 def test_a_score_is_its_number(text: str) -> None:
     event = replace(completion(text, "stop"), details={"scored_by": "cosine"})
-    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=ScoreTask(kind="score"))
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=SCORE)
     assert isinstance(outcome, Result)
     assert (outcome.output, outcome.value, outcome.details) == (text, text, {"scored_by": "cosine"})
 
@@ -106,7 +116,7 @@ def test_a_score_is_its_number(text: str) -> None:
 @pytest.mark.parametrize("text", ["nan", "inf", "-inf", "", "high"])
 def test_a_score_that_is_no_finite_number_is_a_failure(text: str) -> None:
     event = completion(text, "stop")
-    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, task=ScoreTask(kind="score"))
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=SCORE)
     assert isinstance(outcome, Failure)
     assert (outcome.code, outcome.raw_output) == (FailureCode.INVALID_OUTPUT, text)
 
@@ -199,3 +209,50 @@ def test_what_is_said_of_too_many_failures_is_so(
 ) -> None:
     assert is_over_limit(limit, num_failed, num_outcomes, is_final=True)
     assert describe_excess(limit, num_failed, num_outcomes) == expected
+
+
+JSON_CONTRACT = Contract(
+    lambda text: Kept(text) if text.startswith("{") else Broken("the answer is not JSON"),
+    "JSON",
+    accepts_truncated=True,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish_reason", "contract", "ending"),
+    [
+        ("{}", "stop", JSON_CONTRACT, "{}"),
+        ("no", "stop", JSON_CONTRACT, "the answer is not JSON"),
+        ("{}", "length", JSON_CONTRACT, "{}"),
+        ("no", "length", JSON_CONTRACT, "cut at 48 tokens; the answer is not JSON"),
+        (
+            "{}",
+            "length",
+            replace(JSON_CONTRACT, accepts_truncated=False),
+            "cut at 48 tokens; `run --only truncated",
+        ),
+        (" ", "length", JSON_CONTRACT, "the answer is empty or only white space"),
+        ("{ ", "white_space", JSON_CONTRACT, "white space alone"),
+        ("{}", "repetition", JSON_CONTRACT, "repeated itself"),
+    ],
+)
+def test_answers_are_held_to_the_contract_of_their_job(
+    text: str, finish_reason: str, contract: Contract, ending: str
+) -> None:
+    outcome = decide_outcome(REQUEST, completion(text, finish_reason), submitted_at_s=12.0, now=NOW, contract=contract)
+    if isinstance(outcome, Result):
+        assert (outcome.value, outcome.finish_reason) == (ending, finish_reason)
+    else:
+        assert ending in outcome.message
+        assert outcome.raw_output == text
+        assert outcome.code == ("truncated" if finish_reason == "length" else "invalid_output")
+
+
+def test_each_of_several_answers_is_held_to_the_contract_and_their_value_is_a_list() -> None:
+    outputs = [{"text": text, "finish_reason": "stop", "output_tokens": 4} for text in ("{}", "{1}")]
+    event = replace(completion("{}", "stop"), details={"outputs": outputs})
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=JSON_CONTRACT)
+    assert isinstance(outcome, Result)
+    assert outcome.value == "[{},{1}]"
+    outputs[1]["text"] = "no"
+    assert isinstance(decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=JSON_CONTRACT), Failure)

@@ -121,7 +121,7 @@ def run(
                 given = load_given(job, JobFlags(input, prompt, model, to, system, max_tokens, id), overrides)
                 loaded = given.job
                 model_name = Path(loaded.model).name if loaded.is_local_model else loaded.model
-                labels = RunLabels(model_name, loaded.spec.name, engine_kind=loaded.spec.engine.kind)
+                labels = RunLabels(model_name, loaded.spec.name, loaded.spec.task.kind, loaded.spec.engine.kind)
                 with (
                     nullcontext(log) if log else RunDisplay(is_quiet=quiet) as display,
                     open_metrics(metrics, labels, display) as sink,

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from bulkinfer.engines.images import load_images
 from bulkinfer.engines.reserve import Reserve
+from bulkinfer.engines.scoring import Scoring
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
     Completion,
@@ -26,6 +27,9 @@ from bulkinfer.records import (
     Span,
     Workload,
 )
+
+FORM = "structured_outputs"
+"""The sampling parameter, by vLLM's name, that holds answers to a form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,8 @@ class EngineSpec:
 
     context_reason: str = ""
     """Where `max_context_tokens` comes from, if not from the job."""
+    scoring: Scoring | None = None
+    """Of a classify job that wants probabilities: its choices are scored, and none is decoded."""
     is_plain: bool = False
     """Prompts are texts that the model completes: no chat template."""
     reasoning: str | None = None
@@ -102,6 +108,17 @@ class EngineSpec:
         """Whether priorities count: they were asked for, or the job itself sets vLLM's policy."""
         given = self.arguments.get("scheduling_policy") if self.kind == "vllm" else None
         return given == "priority" if given else self.has_priorities
+
+    @property
+    def holds_text(self) -> bool:
+        """Whether answers are drawn token by token and held to JSON or a pattern."""
+        return self.form is not None and "choice" not in self.form
+
+    @property
+    def form(self) -> Mapping[str, JsonValue] | None:
+        """What answers are held to while they are written: one of `choice`, `json`, `regex`, as vLLM names them."""
+        form = self.sampling.get(FORM)
+        return form if isinstance(form, Mapping) else None
 
     @property
     def max_tokens(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec
+from bulkinfer.engines.scoring import Scoring
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
     Aborted,
@@ -107,9 +108,7 @@ def decode_parent_frame(body: bytes) -> ParentFrame:
         case "start":
             workload: dict[str, Any] = content["workload"]
             workload["longest_bytes"] = tuple(workload["longest_bytes"])
-            spec: dict[str, Any] = content["spec"]
-            spec["row_sampling"] = tuple(spec["row_sampling"])
-            return Start(EngineSpec(**spec), content["life"], Workload(**workload))
+            return Start(_decode_spec(content["spec"]), content["life"], Workload(**workload))
         case "submit":
             return Submit(tuple(_decode_request(request) for request in content))
         case "abort":
@@ -161,14 +160,26 @@ def _decode_event(name: str, fields: dict[str, Any]) -> EngineEvent:
     raise AssertionError(f"unknown event {name}")
 
 
+def _decode_spec(fields: dict[str, Any]) -> EngineSpec:
+    fields["row_sampling"] = tuple(fields["row_sampling"])
+    scoring = fields["scoring"]
+    if scoring is not None:
+        prior = scoring["prior"]
+        messages = None if prior is None else tuple(map(_decode_message, prior))
+        fields["scoring"] = Scoring(tuple(scoring["choices"]), scoring["is_told"], messages)
+    return EngineSpec(**fields)
+
+
 def _decode_request(fields: Mapping[str, Any]) -> EngineRequest:
-    messages = tuple(
-        Message(message["role"], message["content"], tuple(message["images"])) for message in fields["messages"]
-    )
+    messages = tuple(map(_decode_message, fields["messages"]))
     document_hash = bytes.fromhex(fields["document_hash"])
     spans = tuple(Span(**span) for span in fields["spans"])
     own = fields["sampling"], fields["priority"], fields["adapter"], spans
     return EngineRequest(document_hash, messages, *own)
+
+
+def _decode_message(fields: Mapping[str, Any]) -> Message:
+    return Message(fields["role"], fields["content"], tuple(fields["images"]))
 
 
 def _encode_bytes(value: object) -> str:

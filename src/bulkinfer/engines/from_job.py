@@ -1,8 +1,10 @@
 """What a job says to its engine."""
 
-from bulkinfer.engines.base import EngineSpec
-from bulkinfer.job import EmbedTask, Job, RowSampling
+from bulkinfer.engines.base import FORM, EngineSpec
+from bulkinfer.engines.scoring import Scoring
+from bulkinfer.job import ClassifyTask, EmbedTask, ExtractTask, Job, JobSpec, RowSampling
 from bulkinfer.priority import Priority
+from bulkinfer.records import JsonValue
 
 LOW_PRIORITY = 10
 """Of a request of a run at low priority; lower is earlier, and 0 is the normal one."""
@@ -18,7 +20,7 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         kind=spec.engine.kind,
         model=job.model,
         revision=spec.model.revision,
-        sampling=spec.sampling.to_engine() if spec.writes_answers else {},
+        sampling=_describe_sampling(spec),
         max_concurrency=_number_or_none(spec.limits.max_concurrency),
         max_context_tokens=_number_or_none(spec.limits.max_context_tokens),
         arguments=spec.engine.vllm if spec.engine.kind == "vllm" else spec.engine.simulated,
@@ -37,8 +39,32 @@ def describe_engine(job: Job, priority: Priority = Priority.NORMAL) -> EngineSpe
         reasoning=spec.output.reasoning,
         adapters=job.adapters,
         has_images=spec.prompt.images is not None,
+        scoring=_describe_scoring(spec),
         row_sampling=RowSampling(spec.sampling).parameters,
     )
+
+
+def _describe_sampling(spec: JobSpec) -> dict[str, JsonValue]:
+    """With what follows from the task: the length of an answer, and the form that it is held to."""
+    if not spec.writes_answers:
+        return {}
+    sampling: dict[str, JsonValue] = {**spec.sampling.to_engine(), "max_tokens": spec.max_tokens}
+    match spec.task:
+        case ClassifyTask(choices=choices):
+            sampling[FORM] = {"choice": list(choices)}
+        case ExtractTask(answer_schema=dict(schema)):
+            sampling[FORM] = {"json": schema}
+        case ExtractTask(regex=str(regex)):
+            sampling[FORM] = {"regex": regex}
+    return sampling
+
+
+def _describe_scoring(spec: JobSpec) -> Scoring | None:
+    """Without the prompt of the empty document, which only the plan of a run has."""
+    match spec.task:
+        case ClassifyTask(choices=choices, is_scored=True, probabilities=probabilities):
+            return Scoring(choices, is_told=probabilities)
+    return None
 
 
 def _number_or_none(limit: int | str) -> int | None:

@@ -13,7 +13,8 @@ are as many sequences, each with the prompt.
 
 The same requests in the same order get the same answers and, on a virtual clock, the same timings. An answer depends on
 the document hash alone. It answers nothing sensible: its words carry no meaning, nor do its vectors and scores, for
-which a prompt is computed in one step and nothing is drawn.
+which a prompt is computed in one step and nothing is drawn. Where the job asks for a form, such as JSON of a schema, it
+has that form (`simulated_answers`).
 """
 
 import os
@@ -27,6 +28,8 @@ from bulkinfer.engines.answers import Joined
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, find_room, reject_too_long
 from bulkinfer.engines.clock import Clock
 from bulkinfer.engines.reserve import Reserve
+from bulkinfer.engines.scoring import round_all
+from bulkinfer.engines.simulated_answers import draft_answer, score, score_prior
 from bulkinfer.engines.simulated_arguments import (
     ENDING_KINDS,
     Fault,
@@ -100,18 +103,9 @@ class SimulatedEngine:
         max_tokens = 1 if self._spec.is_pooling else self._spec.max_tokens_of(request.sampling)
         if max_tokens < 1:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, "max_tokens is less than 1")
+        num_answers = self._spec.num_answers_of(request.sampling)
         sequences = tuple(
-            Sequence(
-                request.document_hash,
-                prompt_tokens,
-                self._decide_output_tokens(vary_hash(request.document_hash, answer), max_tokens, fault),
-                not self._spec.is_pooling
-                and (fault is FaultKind.TRUNCATE or (self._arguments.output_tokens or 0) > max_tokens),
-                fault,
-                request.priority if self._spec.is_by_priority else 0,
-                answer,
-            )
-            for answer in range(self._spec.num_answers_of(request.sampling))
+            self._make_sequence(request, answer, prompt_tokens, max_tokens, fault) for answer in range(num_answers)
         )
         return Prepared(request.document_hash, sequences, request.sampling, request.priority, request.adapter)
 
@@ -123,6 +117,21 @@ class SimulatedEngine:
     def find_room(self, request: EngineRequest) -> int:
         """What the answer leaves of the context."""
         return find_room(self._spec, request)
+
+    def _make_sequence(
+        self, request: EngineRequest, answer: int, prompt_tokens: int, max_tokens: int, fault: FaultKind | None
+    ) -> Sequence:
+        document_hash = vary_hash(request.document_hash, answer)
+        priority = request.priority if self._spec.is_by_priority else 0
+        sequence = Sequence(request.document_hash, prompt_tokens, 1, fault=fault, priority=priority, answer=answer)
+        if self._spec.form is None or fault is FaultKind.EMPTY:
+            sequence.output_tokens = self._decide_output_tokens(document_hash, max_tokens, fault)
+            is_longer = (self._arguments.output_tokens or 0) > max_tokens
+            sequence.is_cut = not self._spec.is_pooling and (fault is FaultKind.TRUNCATE or is_longer)
+        else:
+            sequence.draft = draft_answer(document_hash, self._spec.form, max_tokens, fault, self._spec.scoring)
+            sequence.output_tokens = sequence.draft.output_tokens
+        return sequence
 
     def admit(self, prepared: Prepared) -> Rejection | None:
         """Take one request. It is never refused: `prepare` knows it all."""
@@ -206,8 +215,16 @@ class SimulatedEngine:
             "max_context_tokens": self._spec.max_context_tokens,
             "max_num_batched_tokens": schedule.max_step_tokens,
         }
-        vector_size = arguments.vector_size if self._spec.task == "embed" else None
-        return EngineReady(0.0, schedule.num_kv_tokens, settings, schedule.num_slots, vector_size)
+        if self._spec.scoring is not None and self._spec.scoring.prior is not None:
+            settings["label_prior"] = round_all(score_prior(self._spec.scoring))
+        return EngineReady(
+            0.0,
+            schedule.num_kv_tokens,
+            settings,
+            schedule.num_slots,
+            vector_size=arguments.vector_size if self._spec.task == "embed" else None,
+            max_context_tokens=self._spec.max_context_tokens,
+        )
 
     def _create_schedule(self) -> Schedule:
         reserve, arguments = Reserve(self._spec.reserve), self._arguments
@@ -264,7 +281,7 @@ class SimulatedEngine:
             queue_s=first.scheduled_at_s - first.added_at_s,
             first_token_s=min(first.first_token_at_s, now_s) - first.added_at_s,
             total_s=now_s - sequence.added_at_s,
-            details=written.details,
+            details=self._describe_score(sequence) or written.details,
             vector=self._make_vector(sequence) if self._spec.task == "embed" else None,
         )
 
@@ -283,6 +300,10 @@ class SimulatedEngine:
             is_normalized=self._spec.is_normalized,
             is_finite=sequence.fault is not FaultKind.NAN,
         )
+
+    def _describe_score(self, sequence: Sequence) -> dict[str, JsonValue] | None:
+        scoring = self._spec.scoring
+        return None if scoring is None else score(sequence.document_hash, scoring).details
 
     def _decide_output_tokens(self, document_hash: bytes, max_tokens: int, fault: FaultKind | None) -> int:
         if fault is FaultKind.TRUNCATE:

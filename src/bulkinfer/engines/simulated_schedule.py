@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from bulkinfer.engines.answers import Answer
 from bulkinfer.engines.simulated_arguments import FaultKind
 from bulkinfer.engines.simulated_cost import StepCost
 
@@ -23,8 +24,10 @@ class Sequence:
     prompt_tokens: int
     output_tokens: int
     is_cut: bool = False
-    """By its max_tokens. Only the engine looks at this, the fault and the times."""
+    """By its max_tokens. Only the engine looks at this, the fault, the draft and the times."""
     fault: FaultKind | None = None
+    draft: Answer | None = None
+    """The answer, where the job asks for a form."""
     priority: int = 0
     """0 where priorities do not count."""
     answer: int = 0

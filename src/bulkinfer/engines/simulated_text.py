@@ -45,6 +45,8 @@ def write_text(document_hash: bytes, num_words: int) -> str:
 
 def _write(sequence: Sequence, asked: Asked) -> Answer:
     seed = vary_hash(sequence.document_hash, sequence.answer)
+    if sequence.draft is not None:
+        return sequence.draft
     is_empty = sequence.fault is FaultKind.EMPTY
     logprobs = None if asked.num_logprobs is None else _write_logprobs(seed, sequence.output_tokens, asked.num_logprobs)
     text = "" if is_empty else write_text(seed, sequence.output_tokens)

@@ -7,14 +7,15 @@ loop: `LLM.generate` gives results only at the end, and one invalid prompt ends 
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import jinja2
 import orjson
 import torch
 from vllm import PoolingParams, SamplingParams, __version__, exceptions
+from vllm.config import StructuredOutputsConfig
 from vllm.engine.arg_utils import EngineArgs
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
@@ -36,12 +37,21 @@ from bulkinfer.engines.model_files import check_purpose
 from bulkinfer.engines.reasoning import Reasoning
 from bulkinfer.engines.tuning import Settings, check_room, decide_settings
 from bulkinfer.engines.tuning_pooling import decide_pooling_settings
-from bulkinfer.engines.vllm_arguments import check_sampling, check_vllm_arguments
+from bulkinfer.engines.vllm_arguments import (
+    CHOSEN_FORM,
+    FORM_ARGUMENT,
+    check_sampling,
+    check_vllm_arguments,
+    complete_arguments,
+)
+from bulkinfer.engines.vllm_choices import create_scorer
 from bulkinfer.engines.vllm_counts import StepCounts, count_context_tokens, read_live_counts
+from bulkinfer.engines.vllm_faults import collect_request_faults, describe_fault
 from bulkinfer.engines.vllm_reading import (
+    LOOK_FOR_SPINNING_EVERY,
     GpuMemory,
     describe_engine_ready,
-    describe_fault,
+    end_spinning,
     find_max_prompt_bytes,
     read_model_facts,
     read_outcome,
@@ -49,7 +59,7 @@ from bulkinfer.engines.vllm_reading import (
     reject_by_size,
     write_message,
 )
-from bulkinfer.engines.vllm_sampling import SamplingChoices
+from bulkinfer.engines.vllm_sampling import SamplingChoices, build_params
 from bulkinfer.engines.vllm_watch import watch_engine_process
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
@@ -67,16 +77,11 @@ from bulkinfer.records import (
 _WORKING_STEP_S = 0.005
 
 
-def _collect_request_faults() -> tuple[type[Exception], ...]:
-    """What rendering or adding raises for a fault of the request. Older versions have fewer classes."""
-    names = ("VLLMClientError", "VLLMValidationError", "VLLMUnprocessableEntityError")
-    known = (getattr(exceptions, name, None) for name in names)
-    return (ValueError, TypeError, jinja2.TemplateError, *(fault for fault in known if fault is not None))
-
-
-REQUEST_FAULTS = _collect_request_faults()
+REQUEST_FAULTS = collect_request_faults(exceptions)
 _LOADING_FAULTS: tuple[type[Exception], ...] = (*REQUEST_FAULTS, RuntimeError, OSError, LookupError)
 POOLING_PARAMS: Any = PoolingParams
+_PARAMS = partial(SamplingParams, output_kind=RequestOutputKind.FINAL_ONLY)  # else each step would build outputs
+_BUILD = partial(build_params, _PARAMS, StructuredOutputsParams)
 
 
 class VllmEngine:
@@ -91,7 +96,7 @@ class VllmEngine:
         self._counts = _Recorder()
         self._chosen = choose_settings(spec, workload)
         self._engine = LLMEngine.from_engine_args(
-            EngineArgs(**self._chosen.values),
+            EngineArgs(**complete_arguments(self._chosen.values, StructuredOutputsConfig)),
             # Any other context has smaller defaults: it assumes a server.
             usage_context=UsageContext.LLM_CLASS,
             stat_loggers=[lambda *_: self._counts],
@@ -124,10 +129,10 @@ class VllmEngine:
         }
         self._load_adapters()
         self._added_at_s: dict[str, float] = {}
+        self._scorer = create_scorer(self._spec, self._engine, _PARAMS, self._render)
         num_gpus = config.parallel_config.world_size if current_platform.is_cuda() else 0
         self._gpu_memory = GpuMemory(pynvml, current_platform, num_gpus)
-        if _has_engine_process():
-            watch_engine_process(self._engine.engine_core, EngineDeadError)
+        watch_engine_process(self._engine.engine_core, EngineDeadError)
 
     def render(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a prompt: those that `LLM.chat` gives the model. Raises what vLLM raises if it refuses."""
@@ -172,11 +177,14 @@ class VllmEngine:
         """Give one rendered request to vLLM, or say why it refuses it."""
         request_id = prepared.document_hash.hex()
         try:
-            params = self._sampling.find(prepared.sampling)
             adapter = None if prepared.adapter is None else self._adapters[prepared.adapter]
-            self._engine.add_request(
-                request_id, prepared.prompt, params, lora_request=adapter, priority=prepared.priority
-            )
+            if self._scorer is not None:
+                self._scorer.add(request_id, prepared.prompt, lora_request=adapter, priority=prepared.priority)
+            else:
+                params = self._sampling.find(prepared.sampling)
+                self._engine.add_request(
+                    request_id, prepared.prompt, params, lora_request=adapter, priority=prepared.priority
+                )
         except REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         self._added_at_s[request_id] = time.monotonic()
@@ -195,6 +203,8 @@ class VllmEngine:
             # A part of a long prompt was computed: no token came of it, so vLLM up to 0.32 records no step.
             self._counts.num_steps += 1
         finished = [output for output in outputs if output.finished]
+        is_watched = self._spec.holds_text and self._counts.num_steps % LOOK_FOR_SPINNING_EVERY == 0
+        spun = end_spinning(self._engine, self._added_at_s) if is_watched else []
         self._counts.note_step(
             num_recorded,
             len(finished),
@@ -202,12 +212,13 @@ class VllmEngine:
             num_context_tokens=num_context_tokens,
             has_all_slots_wanted=num_requests >= self._num_slots,
         )
-        return self._read_finished(finished, now_s)
+        return self._read_finished(finished, now_s) + spun
 
     def abort(self, document_hashes: Sequence[bytes]) -> tuple[bytes, ...]:
         """Drop requests; returns those that were there."""
         known = tuple(one for one in document_hashes if self._added_at_s.pop(one.hex(), None) is not None)
-        self._engine.abort_request([document_hash.hex() for document_hash in known])
+        ids = [document_hash.hex() for document_hash in known]
+        self._engine.abort_request(ids if self._scorer is None else self._scorer.drop(ids))
         self._counts.num_aborted += len(known)
         return known
 
@@ -232,12 +243,15 @@ class VllmEngine:
 
     def ready(self) -> EngineReady:
         """The settings that vLLM ended up with, by its own names."""
-        return describe_engine_ready(
-            self._engine.vllm_config, self._chosen, str(__version__), str(current_platform.device_type)
-        )
+        config, device = self._engine.vllm_config, str(current_platform.device_type)
+        return describe_engine_ready(config, self._chosen, str(__version__), device, self._scorer)
 
     # Any, here and below: vLLM's objects, whose types differ between its versions.
     def _read_finished(self, outputs: Sequence[Any], now_s: float) -> list[Completion | Rejection]:
+        """What became of documents; of those whose choices are scored, with the last of their requests."""
+        if self._scorer is not None:
+            done = [document_id for document_id in map(self._scorer.take, outputs) if document_id is not None]
+            return [self._scorer.finish(one, now_s - self._added_at_s.pop(one)) for one in done]
         return [
             read_outcome(output, now_s - self._added_at_s.pop(output.request_id), self._reasoning) for output in outputs
         ]
@@ -294,19 +308,9 @@ def _create_sampling(spec: EngineSpec, **more: JsonValue) -> SamplingChoices:
     """Those of the job, and `more`. Raises JobError."""
     check_sampling(spec.sampling, SamplingParams.__struct_fields__)
     try:
-        return SamplingChoices({**spec.sampling, **more}, _build_sampling_params)
+        return SamplingChoices({**spec.sampling, **more}, _BUILD)
     except REQUEST_FAULTS as error:
         raise JobError(f"sampling: vLLM refuses it: {error}") from error
-
-
-def _build_sampling_params(sampling: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
-    """Raises what vLLM raises for values that it refuses."""
-    given: dict[str, Any] = dict(sampling)
-    structured = given.pop("structured_outputs", None)
-    if structured is not None:
-        given["structured_outputs"] = StructuredOutputsParams(**structured)
-    # FINAL_ONLY: without it each step would build an output for each sequence.
-    return SamplingParams(**(given | {"output_kind": RequestOutputKind.FINAL_ONLY}))
 
 
 def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
@@ -326,6 +330,8 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
     if spec.reasoning is not None:
         # A structured answer begins behind the reasoning.
         settings.values.setdefault("reasoning_parser", spec.reasoning)
+    if spec.holds_text:
+        settings.choose(FORM_ARGUMENT, *CHOSEN_FORM)
     settings.values.setdefault("seed", 0)
     settings.values.setdefault("use_tqdm_on_load", False)
     return settings
@@ -334,7 +340,7 @@ def choose_settings(spec: EngineSpec, workload: Workload) -> Settings:
 def _decide(spec: EngineSpec, workload: Workload) -> Settings:
     own = {"model": spec.model, "revision": spec.revision, "trust_remote_code": spec.trust_remote_code}
     check_purpose(spec)  # of a hub id, the files may have come only now
-    given: dict[str, Any] = dict(spec.arguments) | own
+    given: dict[str, Any] = complete_arguments(spec.arguments, StructuredOutputsConfig) | own
     if spec.is_pooling:
         given.setdefault("runner", "pooling")
     # A limit above what a model can take is told in our words: of embedding models it is low.
@@ -345,10 +351,6 @@ def _decide(spec: EngineSpec, workload: Workload) -> Settings:
     if spec.is_pooling:
         return decide_pooling_settings(spec, workload, machine, facts, known, read_pooling_facts(config))
     return decide_settings(spec, workload, machine, facts, known)
-
-
-def _has_engine_process() -> bool:
-    return os.environ.get("VLLM_ENABLE_V1_MULTIPROCESSING", "1") == "1"
 
 
 def _tell_doctor() -> None:

@@ -1,6 +1,7 @@
 """`engine.vllm` of the job file, and the memory that vLLM gets. Knows vLLM's names, but does not import it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.simulated_arguments import suggest_name
@@ -21,6 +22,13 @@ _OWNED = {
     "enable_lora": "model.adapters",
 }
 _FIXED = frozenset({"disable_log_stats"})
+RAW_LOGPROBS = "raw_logprobs"
+FORM_ARGUMENT = "structured_outputs_config"
+CHOSEN_FORM: tuple[dict[str, JsonValue], str] = (
+    {"backend": "guidance", "disable_any_whitespace": True},
+    "task: this backend holds all of a schema that a job may have, and no white space between its parts",
+)
+"""For JSON and patterns, and why: vLLM's default leaves some parts of a schema out without a word."""
 
 
 def check_vllm_arguments(arguments: Mapping[str, JsonValue], known: Collection[str]) -> None:
@@ -39,6 +47,19 @@ def check_sampling(sampling: Mapping[str, JsonValue], known: Collection[str]) ->
     for name in sampling:
         if name not in known:
             raise JobError(f"sampling.{name}: this vLLM has no such sampling parameter{suggest_name(name, known)}")
+
+
+def complete_arguments(values: Mapping[str, Any], form_config: Callable[..., Any]) -> dict[str, Any]:
+    """With vLLM's own object where a mapping stands for one: not all its versions make it themselves."""
+    form = values.get(FORM_ARGUMENT)
+    return {**values, FORM_ARGUMENT: form_config(**form)} if isinstance(form, Mapping) else dict(values)
+
+
+def check_logprobs_mode(model_config: Any) -> None:  # noqa: ANN401 - vLLM's object
+    """Refuse a mode in which numbers are not logarithms of the model's own probabilities. Raises JobError."""
+    mode = str(getattr(model_config, "logprobs_mode", RAW_LOGPROBS))
+    if mode != RAW_LOGPROBS:
+        raise JobError(f"engine.vllm.logprobs_mode: expected {RAW_LOGPROBS}, for task.kind classify, found {mode!r}")
 
 
 def decide_kv_cache_bytes(spec: EngineSpec, bytes_per_token: int | None, block_size: int, free_bytes: int) -> int:

@@ -15,7 +15,8 @@ import torch
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, reject_too_long
 from bulkinfer.engines.vllm import POOLING_PARAMS, REQUEST_FAULTS, VllmEngine
-from bulkinfer.engines.vllm_reading import describe_fault, reject_by_size
+from bulkinfer.engines.vllm_faults import describe_fault
+from bulkinfer.engines.vllm_reading import reject_by_size
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,

@@ -1,6 +1,7 @@
 """What vLLM's objects say, in our words: times, faults, and how much text its tokens can hold. Does not import vLLM."""
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,16 @@ import orjson
 from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
 from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer
+from bulkinfer.engines.scoring import round_all
 from bulkinfer.engines.tuning import ModelFacts, Settings
 from bulkinfer.engines.tuning_pooling import PoolingFacts
+from bulkinfer.engines.white_space import is_spinning
 from bulkinfer.records import Completion, EngineReady, FailureCode, FinishReason, JsonValue, Message, Rejection
 
 # How many times smaller a tokenizer's normalizer can make a text, in bytes. Others can make it as small as they like.
 _MAX_SHRINKAGE = {"NoneType": 1, "Prepend": 1, "NFC": 4, "NFKC": 4}
+LOOK_FOR_SPINNING_EVERY = 8
+"""Steps: a look at all answers costs more than a step is worth."""
 _EXPERT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts")
 
 
@@ -120,6 +125,32 @@ def _read_logprob(token_id: int, by_token: Any) -> TokenLogprob:  # noqa: ANN401
     return TokenLogprob(drawn.decoded_token or "", drawn.logprob, alternatives)
 
 
+def end_spinning(engine: Any, added_at_s: dict[str, float]) -> list[Completion | Rejection]:  # noqa: ANN401
+    """End requests whose answers go on with nothing but white space; they leave `added_at_s`."""
+    now_s = time.monotonic()
+    states = getattr(engine.output_processor, "request_states", {}).values()
+    spinning = [state for state in states if is_spinning(getattr(state.detokenizer, "output_text", ""))]
+    ended = [_read_spinning(state, now_s - added_at_s.pop(state.external_req_id)) for state in spinning]
+    engine.abort_request([state.external_req_id for state in spinning])
+    return list(ended)
+
+
+def _read_spinning(state: Any, since_added_s: float) -> Completion:  # noqa: ANN401
+    """The answer of such a request, as far as it came."""
+    queue_s, first_token_s, total_s = read_durations(state.stats, since_added_s)
+    return Completion(
+        document_hash=bytes.fromhex(state.external_req_id),
+        text=state.detokenizer.output_text,
+        finish_reason=FinishReason.WHITE_SPACE,
+        prompt_tokens=state.prompt_len,
+        cached_tokens=state.num_cached_tokens or 0,
+        output_tokens=len(state.detokenizer.output_token_ids),
+        queue_s=queue_s,
+        first_token_s=first_token_s,
+        total_s=total_s,
+    )
+
+
 def read_durations(metrics: Any, since_added_s: float) -> tuple[float, float, float]:  # noqa: ANN401
     """Seconds from being queued to being scheduled, to the first and to the last token."""
     if metrics is None or not metrics.queued_ts or not metrics.scheduled_ts:
@@ -130,13 +161,6 @@ def read_durations(metrics: Any, since_added_s: float) -> tuple[float, float, fl
         metrics.first_token_ts - metrics.queued_ts,
         metrics.last_token_ts - metrics.queued_ts,
     )
-
-
-def describe_fault(error: Exception) -> str:
-    """Without the text of the error: it may quote the prompt."""
-    parameter = getattr(error, "parameter", None)
-    about = f" about its parameter {parameter}" if isinstance(parameter, str) else ""
-    return f"vLLM refused the request: {type(error).__name__}{about}"
 
 
 def read_model_facts(config: Any, model: str, revision: str | None = None) -> ModelFacts:  # noqa: ANN401
@@ -209,7 +233,13 @@ def _read_weight_bytes(folder: Path) -> int:
     return next(filter(None, sizes), 0)
 
 
-def describe_engine_ready(config: Any, chosen: Settings, version: str, device: str) -> EngineReady:  # noqa: ANN401
+def describe_engine_ready(
+    config: Any,  # noqa: ANN401
+    chosen: Settings,
+    version: str,
+    device: str,
+    scorer: Any,  # noqa: ANN401
+) -> EngineReady:
     """The settings that vLLM ended up with, by its own names, from its configuration."""
     cache = config.cache_config
     settings: dict[str, JsonValue] = {name: chosen.values.get(name) for name in chosen.reasons}
@@ -229,8 +259,11 @@ def describe_engine_ready(config: Any, chosen: Settings, version: str, device: s
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "reasons": chosen.reasons,
     }
+    if scorer is not None and scorer.prior is not None:
+        settings["label_prior"] = round_all(scorer.prior)
     num_tokens = (cache.num_gpu_blocks or 0) * cache.block_size
-    return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs)
+    max_tokens = config.model_config.max_model_len
+    return EngineReady(0.0, num_tokens, settings, config.scheduler_config.max_num_seqs, max_context_tokens=max_tokens)
 
 
 def write_message(message: Message) -> dict[str, Any]:

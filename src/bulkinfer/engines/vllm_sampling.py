@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from bulkinfer.engines.base import FORM
 from bulkinfer.records import JsonValue
 
 _MAX_KEPT = 4096
@@ -32,6 +33,14 @@ class SamplingChoices:
             if len(self._kept) < _MAX_KEPT:
                 self._kept[name] = found
         return found
+
+
+def build_params(make: Callable[..., Any], make_form: Callable[..., Any], sampling: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
+    """vLLM's parameters of these, with its own object for the form. Raises what vLLM raises for values it refuses."""
+    given: dict[str, Any] = dict(sampling)
+    if (form := given.get(FORM)) is not None:
+        given[FORM] = make_form(**form)
+    return make(**given)
 
 
 def _name(own: Mapping[str, JsonValue]) -> bytes:

@@ -5,7 +5,9 @@
 It does not read the input, the model or the database, and it does not parse the templates.
 """
 
+from bulkinfer.job.classify_spec import ClassifyTask
 from bulkinfer.job.engine_spec import EngineSection
+from bulkinfer.job.extract_spec import ExtractTask
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limit import FailureLimit, parse_failure_limit
 from bulkinfer.job.limits_spec import LimitsSpec
@@ -21,8 +23,10 @@ from bulkinfer.job.spec import JobSpec, json_schema
 from bulkinfer.job.task_spec import EmbedTask, GenerateTask, ScoreTask, TaskSpec
 
 __all__ = [
+    "ClassifyTask",
     "EmbedTask",
     "EngineSection",
+    "ExtractTask",
     "FailureLimit",
     "GenerateTask",
     "InputSpec",

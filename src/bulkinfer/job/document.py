@@ -211,7 +211,7 @@ def _merged_nodes(node: yaml.MappingNode) -> Iterator[yaml.Node]:
 
 def shorten_key(key: str) -> str:
     """A key as messages show it: as it stands when it is a plain word. Anything else may be a line of a prompt."""
-    return key or "''" if re.fullmatch(r"[\w.-]{0,60}", key, re.ASCII) else f"<{len(key)} characters>"
+    return key or "''" if re.fullmatch(r"\$?[\w.-]{0,60}", key, re.ASCII) else f"<{len(key)} characters>"
 
 
 def _refused_tag(node: yaml.Node) -> YamlFault:

@@ -136,7 +136,7 @@ def _explain_unknown(loc: tuple[str | int, ...]) -> str:
 def _known_keys(path: KeyPath) -> tuple[str, ...]:
     """The keys that the section at `path` may have; none where it is not a section of the job file."""
     if path[:1] == ("task",):
-        return tuple(TASKS[str(path[1])].model_fields)
+        return tuple(field.alias or name for name, field in TASKS[str(path[1])].model_fields.items())
     section: Plain = JobSpec
     for part in path:
         if isinstance(part, str):

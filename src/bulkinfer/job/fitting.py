@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from bulkinfer.constraints import cannot_fit, most_tokens
+from bulkinfer.job.classify_spec import ClassifyTask
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec
 from bulkinfer.job.output_spec import OutputSpec
@@ -23,8 +25,11 @@ class _Wants:
     is_drawn: bool = True
 
 
+_ANSWER = _Wants((), frozenset({"system", "turns", "user", "messages", "text", "images"}))
 _WANTS: Mapping[str, _Wants] = {
     "generate": _Wants((), frozenset({"system", "turns", "user", "messages", "text", "images", "combine"})),
+    "classify": _ANSWER,
+    "extract": _ANSWER,
     "embed": _Wants(("text",), is_drawn=False),
     "score": _Wants(("query", "document"), is_drawn=False),
 }
@@ -51,8 +56,10 @@ def check_prompt(kind: str, prompt: PromptSpec) -> None:
 def check_sampling(kind: str, sampling: SamplingSpec | None) -> None:
     """Raises PydanticCustomError for a missing `max_tokens`, and for `sampling` where nothing is drawn.
 
-    `sampling` None: the section is not given.
+    `sampling` None: the section is not given. What classify needs follows from its choices.
     """
+    if kind == "classify":
+        return
     if _WANTS[kind].is_drawn:
         if sampling is None:
             raise missing_key(("sampling",))
@@ -111,3 +118,39 @@ def check_reasoning(kind: str, output: OutputSpec) -> None:
     if not _WANTS[kind].is_drawn and output.reasoning is not None:
         expected = f"no such key with task.kind {kind}"
         raise wrong_value(expected, "remove it", path=("output", "reasoning"), found=output.reasoning)
+
+
+def check_classify(task: ClassifyTask, sampling: SamplingSpec, output: OutputSpec) -> None:
+    """Raises PydanticCustomError for parameters with which a label would be cut, or be another than the best."""
+    needed, given = most_tokens(task.choices), sampling.max_tokens
+    if output.reasoning is not None and task.is_scored:
+        expected = "no such key with task.probabilities and task.calibrate, for which nothing is written"
+        raise wrong_value(expected, "remove it", path=("output", "reasoning"), found=output.reasoning)
+    if output.reasoning is not None and given is None:
+        raise missing_key(("sampling", "max_tokens"), "with output.reasoning it does not follow from the choices")
+    if given is not None and given < needed:
+        expected = f"at least {needed}, which the longest choice may take"
+        advice = "leave it out: it follows from the choices"
+        raise wrong_value(expected, advice, path=("sampling", "max_tokens"), found=given)
+    columns = {} if sampling.columns is None else sampling.columns.to_fields()
+    if sampling.num_answers > 1 or "n" in columns:
+        path, found = (
+            (("sampling", "columns", "n"), columns["n"]) if "n" in columns else (("sampling", "n"), sampling.n)
+        )
+        raise wrong_value("no n with task.kind classify", "there is one label", path=path, found=found)
+    for stop in sampling.stop or ():
+        if any(stop in choice for choice in task.choices):
+            raise wrong_value("no text that is part of a choice", path=("sampling", "stop"), found=stop)
+    if task.is_scored and "temperature" in columns:
+        expected = "no temperature by row, as task.probabilities and task.calibrate take the most probable choice"
+        raise wrong_value(expected, path=("sampling", "columns", "temperature"), found=columns["temperature"])
+    if task.is_scored and sampling.temperature > 0:
+        expected = "0, as task.probabilities and task.calibrate take the most probable choice"
+        raise wrong_value(expected, path=("sampling", "temperature"), found=sampling.temperature)
+
+
+def check_pattern(regex: str, max_tokens: int) -> None:
+    """Raises PydanticCustomError for a pattern of which no match fits into the answer."""
+    if cannot_fit(regex, max_tokens):
+        expected = f"a regular expression with matches that fit into {max_tokens} tokens"
+        raise wrong_value(expected, path=("task", "regex"), found=regex)

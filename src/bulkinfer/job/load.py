@@ -14,6 +14,7 @@ from bulkinfer.job.explain import Origins, describe, explain_invalid, problems_e
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.openai import fill_in_openai
 from bulkinfer.job.override import apply_override, parse_override
+from bulkinfer.job.schema_file import inline_schema
 from bulkinfer.job.spec import JobSpec
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
@@ -107,9 +108,11 @@ def _make_job(document: YamlDocument, path: Path, overrides: Sequence[str], *, h
     if expansion.unset:
         raise problems_error([_explain_unset(name, at, origins) for at, name in expansion.unset])
     changed = tuple(".".join(parse_override(text).path) for text in overrides)
-    original = _find_original(document.value) if overrides else None
+    absolute = _make_absolute(path)
+    original = _find_original(document.value, absolute.parent) if overrides else None
+    values = inline_schema(values, absolute.parent, origins)
     try:
-        job = Job(JobSpec.model_validate(fill_in_openai(values)), _make_absolute(path), original, changed, has_file)
+        job = Job(JobSpec.model_validate(fill_in_openai(values)), absolute, original, changed, has_file)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)
@@ -128,12 +131,13 @@ def _double_variables(value: Plain) -> Plain:
     return value
 
 
-def _find_original(values: dict[str, Plain]) -> JobSpec | None:
+def _find_original(values: dict[str, Plain], folder: Path) -> JobSpec | None:
     """The job as the file has it. It need not be one: `--set` may give what is missing."""
     expansion = _Expansion()
     try:
-        spec = JobSpec.model_validate(fill_in_openai(expansion.expand(values, ())))
-    except ValidationError:
+        values = inline_schema(expansion.expand(values, ()), folder, Origins(""))
+        spec = JobSpec.model_validate(fill_in_openai(values))
+    except (ValidationError, JobError):
         return None
     return None if expansion.unset else spec
 

@@ -1,6 +1,6 @@
 """The section `output`: where the answers go."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -22,6 +22,17 @@ class OutputSpec(Section):
         "`details`, and is no part of the answer.",
         examples=["qwen3", "deepseek_r1"],
     )
+    accept_truncated: bool = Field(
+        default=False,
+        description="Whether an answer that was cut at max_tokens counts: it keeps finish_reason length, and what the "
+        "task asks for must be whole all the same. Otherwise it is a failure, truncated.",
+    )
+    repair: Literal["none", "retry", "retry_longer"] = Field(
+        default="none",
+        description="What a run does about an answer that is cut or is not what the task asks for. `retry`: ask again. "
+        "`retry_longer`: with twice the tokens if it was cut, again if not; then show the model what was wrong.",
+    )
+    max_repairs: int = Field(default=2, ge=1, le=5, description="How often at most, for one document.")
     lock_timeout_s: float = Field(
         default=10,
         ge=0,

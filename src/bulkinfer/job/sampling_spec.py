@@ -46,7 +46,8 @@ class SamplingSpec(Section):
         default=None,
         ge=1,
         le=10_000_000,
-        description="The most tokens of one answer. Must be given where the task writes one.",
+        description="The most tokens of one answer. Needed where the task writes one; of classify it follows from the "
+        "choices.",
         examples=[48],
     )
     top_p: float | None = Field(default=None, gt=0, le=1, description="Draw from the likeliest tokens of this share.")
@@ -95,7 +96,7 @@ class SamplingSpec(Section):
         return self.n or 1
 
     def to_engine(self) -> dict[str, JsonValue]:
-        """Sampling parameters by vLLM's names: those that the job gives, `temperature` and `max_tokens` always."""
+        """Sampling parameters by vLLM's names: those that the job gives, `temperature` always."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"columns"})
 
 

@@ -8,8 +8,19 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from bulkinfer.constraints import most_tokens
+from bulkinfer.job.classify_spec import ClassifyTask
 from bulkinfer.job.engine_spec import EngineSection
-from bulkinfer.job.fitting import check_model, check_overlong, check_prompt, check_reasoning, check_sampling
+from bulkinfer.job.extract_spec import ExtractTask
+from bulkinfer.job.fitting import (
+    check_classify,
+    check_model,
+    check_overlong,
+    check_pattern,
+    check_prompt,
+    check_reasoning,
+    check_sampling,
+)
 from bulkinfer.job.input_spec import InputSpec
 from bulkinfer.job.limits_spec import LimitsSpec
 from bulkinfer.job.model_spec import ModelSpec, check_adapters
@@ -52,7 +63,9 @@ class JobSpec(Section):
 
     @property
     def max_tokens(self) -> int:
-        """The most output tokens of one document; 0 for a task that writes no answer."""
+        """The most output tokens of one answer: what the job says, or what follows from its task; 0 without answers."""
+        if self.sampling.max_tokens is None and isinstance(self.task, ClassifyTask):
+            return most_tokens(self.task.choices)
         return self.sampling.max_tokens or 0
 
     @model_validator(mode="after")
@@ -64,6 +77,11 @@ class JobSpec(Section):
         check_reasoning(self.task.kind, self.output)
         check_answers(self.sampling)
         check_overlong(self.task.kind, self.prompt, self.limits, self.sampling)
+        match self.task:
+            case ClassifyTask():
+                check_classify(self.task, self.sampling, self.output)
+            case ExtractTask(regex=str(regex)):
+                check_pattern(regex, self.max_tokens)
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
+from bulkinfer.job.classify_spec import ClassifyTask
+from bulkinfer.job.extract_spec import ExtractTask
 from bulkinfer.job.nearest import find_nearest
 from bulkinfer.job.section import Section, wrong_value
 
@@ -32,7 +34,13 @@ class ScoreTask(Section):
     )
 
 
-TASKS: Mapping[str, type[Section]] = {"generate": GenerateTask, "embed": EmbedTask, "score": ScoreTask}
+TASKS: Mapping[str, type[Section]] = {
+    "generate": GenerateTask,
+    "classify": ClassifyTask,
+    "extract": ExtractTask,
+    "embed": EmbedTask,
+    "score": ScoreTask,
+}
 """By `kind`."""
 
 
@@ -56,7 +64,11 @@ def _tell_kind(value: object) -> str:
 
 
 TaskSpec = Annotated[
-    Annotated[GenerateTask, Tag("generate")] | Annotated[EmbedTask, Tag("embed")] | Annotated[ScoreTask, Tag("score")],
+    Annotated[GenerateTask, Tag("generate")]
+    | Annotated[ClassifyTask, Tag("classify")]
+    | Annotated[ExtractTask, Tag("extract")]
+    | Annotated[EmbedTask, Tag("embed")]
+    | Annotated[ScoreTask, Tag("score")],
     Discriminator(_tell_kind),
     BeforeValidator(_check_kind),
 ]

@@ -26,6 +26,8 @@ from bulkinfer.records.requests import (
     Message,
     Overlong,
     Rejection,
+    Repair,
+    RepairStep,
     Request,
     Span,
 )
@@ -63,6 +65,8 @@ __all__ = [
     "PartAnswer",
     "Percentiles",
     "Rejection",
+    "Repair",
+    "RepairStep",
     "Request",
     "Result",
     "RunStatus",

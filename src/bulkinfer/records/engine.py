@@ -45,6 +45,8 @@ class EngineReady:
     """Sequences that the engine runs at once; None: as many as the job says."""
     vector_size: int | None = None
     """Numbers in each vector; None where it makes none."""
+    max_context_tokens: int | None = None
+    """Of prompt and answer together; None where the engine does not tell."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,15 @@ from bulkinfer.records.outcomes import FailureCode
 
 
 class FinishReason(StrEnum):
-    """Why the engine stopped, in vLLM's words."""
+    """Why the engine stopped, in vLLM's words, but for the last."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
     REPETITION = "repetition"
+    WHITE_SPACE = "white_space"
+    """Our own: a structured answer went on with nothing but white space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,40 @@ class Message:
     content: str
     images: tuple[str, ...] = field(default=(), repr=False)
     """Before the text: `data:` URLs, or files, relative to the request's folder."""
+
+
+class RepairStep(StrEnum):
+    """What is done about an answer that was not kept."""
+
+    AGAIN = "again"
+    """Asked again, for another draw."""
+    LONGER = "longer"
+    """With more tokens."""
+    SHOWN = "shown"
+    """With the answer and what is wrong with it as further turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """An answer that was not kept, and what was done about it."""
+
+    code: FailureCode
+    message: str
+    raw_output: str
+    output_tokens: int
+    max_tokens: int
+    """Of the attempt that gave it."""
+    step: RepairStep
+
+    def describe(self) -> dict[str, JsonValue]:
+        """For `details.repairs`: in numbers, without the answer."""
+        return {
+            "code": str(self.code),
+            "message": self.message,
+            "output_tokens": self.output_tokens,
+            "max_tokens": self.max_tokens,
+            "then": str(self.step),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +119,8 @@ class Request:
     """What may be cut where the prompt is too long; empty: nothing."""
     fields: Mapping[str, JsonValue] | None = None
     """What the answers to parts of it are joined with, where it may be split."""
+    repairs: tuple[Repair, ...] = ()
+    """Answers to it in this run that were not kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ def forecast_run(plan: RunPlan, emit: EventSink) -> Mapping[str, JsonValue]:
     """
     start_s = time.monotonic()
     counter = choose_counter(plan.engine_spec)
-    if counter.note:
-        emit(Warned(counter.note))
+    for warning in filter(None, (counter.note, *plan.iter_warnings())):
+        emit(Warned(warning))
     context = find_context(plan.engine_spec)
     room = None if context.tokens is None else context.tokens - plan.job.spec.max_tokens
     with _open_if_there(plan) as reader, open_tally() as tally:

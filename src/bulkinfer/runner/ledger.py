@@ -56,6 +56,7 @@ class Ledger(EngineCounts):
     num_replicas: int = 1
     max_tokens: int | None = None
     """The most output tokens of one document."""
+    max_context_tokens: int | None = None
     started_s: float = field(default_factory=time.monotonic)
     num_shards: int = 0
     num_read: int = 0
@@ -139,6 +140,7 @@ class Ledger(EngineCounts):
         self.replicas[replica].max_concurrency = self.max_concurrency
         self.settings = ready.settings
         self.vector_size = ready.vector_size
+        self.max_context_tokens = ready.max_context_tokens
 
     def note_death(self, replica: int = 0) -> None:
         """An engine died: rates begin anew."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 from bulkinfer.engines import EngineGroup, create_engines
-from bulkinfer.engines.from_job import describe_engine
 from bulkinfer.errors import Interrupted, StoreLocked
 from bulkinfer.priority import Priority
 from bulkinfer.records import Commit, Overlong, Scan
@@ -17,7 +16,7 @@ def create_engines_of(plan: RunPlan, priority: Priority = Priority.NORMAL) -> En
     """The job's engines, not started. Raises JobError for their arguments, or if there is no room for so many."""
     section = plan.job.spec.engine
     return create_engines(
-        describe_engine(plan.job, priority),
+        plan.describe_engine(priority),
         None if section.replicas == "auto" else section.replicas,
         start_timeout_s=section.start_timeout_s,
         silence_timeout_s=section.silence_timeout_s,

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import orjson
 
+from bulkinfer.constraints import find_pattern_warning, find_schema_warning
 from bulkinfer.engines import find_config
 from bulkinfer.engines.adapters import check_rank_limit, read_adapters
 from bulkinfer.engines.base import EngineSpec
@@ -17,9 +18,10 @@ from bulkinfer.engines.reasoning import check_parser
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
-from bulkinfer.job import Job, JobSpec, find_nearest, keep_task
+from bulkinfer.job import ClassifyTask, ExtractTask, Job, JobSpec, find_nearest, keep_task
+from bulkinfer.priority import Priority
 from bulkinfer.prompt import DocumentFault, PromptTemplate
-from bulkinfer.records import Document, FailureCode, Only, Origin, SourceFile
+from bulkinfer.records import Document, FailureCode, Message, Only, Origin, SourceFile
 from bulkinfer.sources import find_input, open_source
 
 MAX_PROBED_FILES = 16
@@ -36,6 +38,8 @@ class RunPlan:
     template: PromptTemplate
     task_fingerprint: UUID
     files: tuple[SourceFile, ...]
+    prior: tuple[Message, ...] | None = None
+    """The prompt of a document with empty fields, where its answer calibrates the others."""
     original_task: UUID | None = None
     """Of a run over failures whose job was changed with `--set`: the task of the job without that, if its documents are
     the same."""
@@ -48,10 +52,20 @@ class RunPlan:
     @property
     def engine_spec(self) -> EngineSpec:
         """What the engine is told."""
-        return describe_engine(self.job)
+        return self.describe_engine()
+
+    def describe_engine(self, priority: Priority = Priority.NORMAL) -> EngineSpec:
+        """What the engine is told in a run of this priority."""
+        spec = describe_engine(self.job, priority)
+        return spec if spec.scoring is None else replace(spec, scoring=replace(spec.scoring, prior=self.prior))
 
     def iter_warnings(self) -> Iterator[str]:
-        """What the job asks for and does not get."""
+        """What the job asks for and does not get, and what may go wrong with many documents."""
+        match self.job.spec.task:
+            case ExtractTask(answer_schema=dict(schema)) if warning := find_schema_warning(schema):
+                yield f"task.schema: {warning}"
+            case ExtractTask(regex=str(regex)) if warning := find_pattern_warning(regex):
+                yield f"task.regex: {warning}"
         limits = self.job.spec.limits
         reserve, most = Reserve(limits.reserve), limits.max_concurrency
         if reserve.share and most != "auto" and reserve.max_sequences(most) == most:
@@ -76,10 +90,12 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     digests = {adapter.name: adapter.digest for adapter in adapters}
     files = find_input(job)
     check_fields(job, template, files)
+    check_form(describe_engine(job))
+    prior = render_prior(job, template)
     if only is Only.NEW or job.original is None:
-        return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files))
+        return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files), prior)
     task = fingerprint_task(keep_task(job.spec, job.original), model, digests)
-    return RunPlan(job, template, task, tuple(files), _find_original_task(job, job.original, template))
+    return RunPlan(job, template, task, tuple(files), prior, _find_original_task(job, job.original, template))
 
 
 def _find_original_task(job: Job, spec: JobSpec, template: PromptTemplate) -> UUID | None:
@@ -100,6 +116,31 @@ def _fingerprint(job: Job) -> UUID:
 def describe_layout(job: Job, template: PromptTemplate) -> str:
     """What besides the file decides the lines of `documents`: the fields that are hashed and the one that names."""
     return orjson.dumps([sorted(template.fields), job.spec.input.id]).decode()
+
+
+def check_form(spec: EngineSpec) -> None:
+    """Let the engine's backend say whether it can hold answers to their form, where it is there. Raises JobError."""
+    if not spec.holds_text or spec.kind != "vllm":
+        return
+    try:
+        from bulkinfer.engines import grammar  # noqa: PLC0415 - it comes with vLLM, which need not be here
+    except ImportError:
+        return
+    grammar.check_form(spec)
+
+
+def render_prior(job: Job, template: PromptTemplate) -> tuple[Message, ...] | None:
+    """The prompt of a document with empty fields, for a job that calibrates by it. Raises JobError if there is none."""
+    if not (isinstance(job.spec.task, ClassifyTask) and job.spec.task.calibrate):
+        return None
+    if job.spec.prompt.messages is not None:
+        raise JobError(f"{job.path}: task.calibrate: an empty document has no conversation; remove prompt.messages")
+    rendered = template.render(Document(Origin("", 1, ""), dict.fromkeys(template.fields, "")))
+    if isinstance(rendered, DocumentFault):
+        raise JobError(
+            f"{job.path}: task.calibrate: the prompt is made once with empty fields, and cannot be: {rendered.message}"
+        )
+    return rendered
 
 
 def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]) -> None:

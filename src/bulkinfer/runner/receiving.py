@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
-from bulkinfer.outcome import MAX_ATTEMPTS, decide_outcome
-from bulkinfer.records import Completion, Failure, Outcome, PartAnswer, Result
+from bulkinfer.records import Completion, Outcome, PartAnswer, Result
 from bulkinfer.runner.assemblies import Assemblies
 from bulkinfer.runner.fleet import Fleet
+from bulkinfer.runner.judge import Judge
 from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.telling import FinishedDocuments
@@ -24,7 +23,11 @@ class Receiving:
     finished: FinishedDocuments
     assemblies: Assemblies
     add_parts: Callable[[Sequence[PartAnswer]], None]
+    _judge: Judge = field(init=False)
     _outcomes: list[Outcome] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._judge = Judge(self.plan.job.spec)
 
     def receive(self, timeout_s: float) -> list[Outcome]:
         """Wait for the engines, up to `timeout_s` seconds; return the documents that are done, each once.
@@ -39,35 +42,24 @@ class Receiving:
 
     def _accept(self, returned: Returned) -> None:
         request, event = returned.flight.request, returned.event
-        if self.assemblies.begin(request, event):
+        # A repair that is refused is no document to be split: what it was to mend stands.
+        if not request.repairs and self.assemblies.begin(request, event):
             return
         is_part = self.assemblies.has_part(request.document_hash)
-        outcome = self._decide(returned, is_part=is_part)
-        is_again = isinstance(outcome, Failure) and outcome.retryable and outcome.attempts < MAX_ATTEMPTS
+        if isinstance(event, Completion):
+            self.ledger.note_completion(request, event, returned.replica)
+            if is_part:
+                self.ledger.note_part()
+        outcome, again = self._judge.decide(returned, self.ledger.vector_size, self.ledger.max_context_tokens)
         if not is_part:
-            self.finished.note(outcome, event, is_asked_again=is_again)
-        if is_again:
-            self.fleet.ask_again(request)
+            self.finished.note(outcome, event, is_asked_again=again is not None)
+        if again is not None:
+            self.fleet.ask_again(again)
         elif is_part:
             self.assemblies.settle(request, outcome, event)
         else:
             self.ledger.note_outcome(outcome, request.num_chars)
             self._outcomes.append(outcome)
-
-    def _decide(self, returned: Returned, *, is_part: bool) -> Outcome:
-        request, event = returned.flight.request, returned.event
-        if isinstance(event, Completion):
-            self.ledger.note_completion(request, event, returned.replica)
-            if is_part:
-                self.ledger.note_part()
-        return decide_outcome(
-            request,
-            event,
-            submitted_at_s=returned.flight.submitted_at_s,
-            now=datetime.now(UTC),
-            task=self.plan.job.spec.task,
-            vector_size=self.ledger.vector_size,
-        )
 
     def _take_assembled(self) -> None:
         """Documents that were answered in parts. The answers to their parts go to the store before them."""

@@ -1,0 +1,34 @@
+"""What an answer may be made to be: one of some texts, JSON of a schema, text of a pattern. Pure.
+
+fault         what is wrong with such a demand, and where
+choices       labels that decoding can tell apart
+pattern       a regular expression that Python and the engine read alike
+keywords      the parts of JSON Schema that are held while an answer is written
+references    $ref: where it leads, and whether it ever ends
+json_schema   the only importer of jsonschema, imported by itself: is it a schema, does an answer fit it
+strict_json   JSON text -> value, and nothing that only looks like JSON
+
+It knows neither jobs nor engines.
+"""
+
+from bulkinfer.constraints.choices import MAX_CHOICES, MAX_SCORED_CHOICES, find_choices_fault, most_tokens
+from bulkinfer.constraints.fault import Fault
+from bulkinfer.constraints.pattern import cannot_fit, compile_pattern, find_pattern_fault, find_pattern_warning
+from bulkinfer.constraints.references import find_schema_warning
+from bulkinfer.constraints.strict_json import JsonFault, parse_strict_json, write_json
+
+__all__ = [
+    "MAX_CHOICES",
+    "MAX_SCORED_CHOICES",
+    "Fault",
+    "JsonFault",
+    "cannot_fit",
+    "compile_pattern",
+    "find_choices_fault",
+    "find_pattern_fault",
+    "find_pattern_warning",
+    "find_schema_warning",
+    "most_tokens",
+    "parse_strict_json",
+    "write_json",
+]

@@ -1,0 +1,90 @@
+"""Regular expressions that Python, which checks the answers, and the engine, which makes them, read alike.
+
+What only one of them has is refused: looking around, references back, and anchors inside.
+"""
+
+import re
+from collections.abc import Iterator
+
+# The parser behind `re`: nothing public tells what is in a pattern, and a grammar of our own would differ from it.
+from re import _constants as sre  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from bulkinfer.constraints.fault import Fault
+
+MAX_PATTERN_CHARS = 10_000
+_MAX_CHARS_PER_TOKEN = 256
+"""No vocabulary has longer tokens."""
+_FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.UNICODE
+_REFUSED = {
+    sre.ASSERT: "looking ahead or behind, (?=...) and (?<=...)",
+    sre.ASSERT_NOT: "looking ahead or behind, (?!...) and (?<!...)",
+    sre.GROUPREF: "references to a group, such as \\1",
+    sre.GROUPREF_EXISTS: "conditions on a group, (?(1)...)",
+    sre.ATOMIC_GROUP: "atomic groups, (?>...)",
+    sre.POSSESSIVE_REPEAT: "possessive repetitions, such as a++",
+}
+
+
+def find_pattern_fault(pattern: str) -> Fault | None:
+    """Why answers cannot be made to fit this regular expression, or None."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return Fault((), f"a regular expression of at most {MAX_PATTERN_CHARS:,} characters")
+    if "\0" in pattern:
+        return Fault((), "a regular expression without the character NUL")
+    try:
+        re.compile(pattern)
+        tree = _parser.parse(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        place = getattr(error, "pos", None)
+        where = "" if place is None else f" at character {place + 1}"
+        reason = error.msg if isinstance(error, re.error) else "it repeats or nests too much"
+        return Fault((), f"a regular expression: {reason}{where}")
+    if tree.state.flags & ~_FLAGS:
+        return Fault((), "a regular expression with no other flags than i, s and x")
+    nodes = list(_iter_nodes(tree))
+    for node, _ in nodes:
+        if node in _REFUSED:
+            return Fault((), f"a regular expression without {_REFUSED[node]}", "the engine cannot decode by it")
+    return _find_inner_anchor(tree, [node for node in nodes if node[0] is sre.AT])
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """For checking answers. A dot stands for any character but a line's end, for the engine too."""
+    return re.compile(pattern)
+
+
+def cannot_fit(pattern: str, max_tokens: int) -> bool:
+    """Whether even the shortest match of a pattern without fault is longer than so many tokens can be."""
+    least, _ = _parser.parse(pattern).getwidth()
+    return int(least) > max_tokens * _MAX_CHARS_PER_TOKEN
+
+
+def find_pattern_warning(pattern: str) -> str | None:
+    """What is risky about a pattern without fault: a match of any length, which only the model ends."""
+    _, most = _parser.parse(pattern).getwidth()
+    if most < sre.MAXREPEAT:
+        return None
+    return "matches have no greatest length: what the model does not end is cut at max_tokens; {0,40} sets one"
+
+
+def _find_inner_anchor(tree: Any, anchors: list[tuple[Any, Any]]) -> Fault | None:  # noqa: ANN401 - sre's own types
+    """An answer is matched as a whole, so ^ at the beginning and $ at the end say nothing more."""
+    nodes = list(tree)
+    num_outer = int(bool(nodes) and nodes[0] == (sre.AT, sre.AT_BEGINNING))
+    num_outer += int(bool(nodes) and nodes[-1] == (sre.AT, sre.AT_END))
+    if len(anchors) == num_outer:
+        return None
+    return Fault((), "a regular expression without anchors inside, such as \\b and ^", "the whole answer has to match")
+
+
+def _iter_nodes(value: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401 - sre's own types
+    """All (operation, argument) of a parsed pattern, with those inside others."""
+    if isinstance(value, _parser.SubPattern):
+        for operation, argument in value:
+            yield operation, argument
+            yield from _iter_nodes(argument)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _iter_nodes(part)

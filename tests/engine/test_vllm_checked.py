@@ -1,0 +1,111 @@
+"""classify and extract on the real engine: labels and JSON of the demo model, probabilities, and what is ended."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bulkinfer.store import Reader
+from tests.conftest import JobFolder
+from tests.engine_support import MODEL_PATH, ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
+
+NUM_DOCUMENTS = 24
+
+
+def run_shipped(name: str, tmp_path: Path, *overrides: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run a shipped job on some of its documents; the summary, and the answers with their details."""
+    database = tmp_path / "out.duckdb"
+    command = [sys.executable, "-m", "bulkinfer", "run", str(ROOT / "jobs" / name), "--json"]
+    command += ["--limit", str(NUM_DOCUMENTS), "--set", f"output.database={database}"]
+    command += [part for override in overrides for part in ("--set", override)]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("VLLM_", "BULKINFER_"))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    with Reader.open(database) as reader:
+        lines = reader.query("select output, value, details, finish_reason, output_tokens from answers").rows
+        names = ("output", "value", "details", "finish_reason", "output_tokens")
+        return json.loads(done.stdout), [dict(zip(names, line, strict=True)) for line in lines]
+
+
+def read_task(name: str) -> dict[str, Any]:
+    task: dict[str, Any] = yaml.safe_load((ROOT / "jobs" / name).read_text())["task"]
+    return task
+
+
+def test_decoded_labels_are_always_choices(tmp_path: Path) -> None:
+    choices = read_task("classify.yaml")["choices"]
+    off = ("task.probabilities=false", "task.calibrate=false")
+    summary, answers = run_shipped("classify.yaml", tmp_path, *off)
+    assert summary["documents"]["failed"] == 0
+    assert len(answers) >= NUM_DOCUMENTS
+    for answer in answers:
+        assert json.loads(answer["value"]) == answer["output"]
+        assert answer["output"] in choices
+        assert answer["finish_reason"] == "stop"
+        assert answer["output_tokens"] <= max(map(len, choices)) + 1
+
+
+def test_calibrated_labels_come_with_probabilities_and_the_prior_stands_in_the_summary(tmp_path: Path) -> None:
+    choices = read_task("classify.yaml")["choices"]
+    summary, answers = run_shipped("classify.yaml", tmp_path)
+    prior = summary["engine"]["settings"]["label_prior"]
+    assert set(prior) == set(choices)
+    assert sum(prior.values()) == pytest.approx(1, abs=1e-4)
+    for answer in answers:
+        probabilities = json.loads(answer["details"])["probabilities"]
+        assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
+        assert answer["output"] == max(probabilities, key=probabilities.__getitem__)
+
+
+def test_extracted_json_fits_its_schema_and_has_no_white_space_between_its_parts(tmp_path: Path) -> None:
+    schema = read_task("extract.yaml")["schema"]
+    summary, answers = run_shipped("extract.yaml", tmp_path, "limits.max_failures=50%", "sampling.max_tokens=64")
+    codes = set(summary["documents"]["failed_by_code"])
+    assert codes <= {"truncated"}
+    assert len(answers) >= NUM_DOCUMENTS // 2
+    for answer in answers:
+        value = json.loads(answer["value"])
+        assert list(value) == schema["required"]
+        assert value["wants"] in schema["properties"]["wants"]["enum"]
+        assert 1 <= len(value["product"]) <= 40
+        assert isinstance(value["is_urgent"], bool)
+        compact = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        assert len(answer["output"]) <= len(compact) + 2 * len(value)
+    assert summary["engine"]["settings"]["structured_outputs_config"]["backend"] == "guidance"
+
+
+def test_a_pattern_holds_and_white_space_without_end_is_ended(tmp_path: Path) -> None:
+    folder = JobFolder(tmp_path)
+    folder.write_documents([{"id": f"d{number}", "body": f"Ticket {number}: AB-{number}"} for number in range(4)])
+    folder.spec |= {"model": {"path": str(MODEL_PATH)}, "engine": {"kind": "vllm"}, "limits": {"max_failures": "100%"}}
+    folder.spec |= {"task": {"kind": "extract", "regex": "[A-Z]{2}-[0-9]{1,3}"}, "sampling": {"max_tokens": 16}}
+    folder.write_job()
+    command = [sys.executable, "-m", "bulkinfer", "run", str(folder.job_path), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    with Reader.open(folder.database) as reader:
+        values = [json.loads(str(value)) for (value,) in reader.query("select value from answers").rows]
+    assert len(values) == 4
+    assert all(value[2] == "-" and value[:2].isupper() and value[3:].isdigit() for value in values)
+
+    folder.spec |= {
+        "name": "spaces",
+        "task": {"kind": "extract", "regex": "[ ]{4000}"},
+        "sampling": {"max_tokens": 400},
+    }
+    folder.write_job()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 5, done.stderr[-2000:]
+    assert json.loads(done.stdout)["documents"]["failed_by_code"] == {"invalid_output": 4}
+    with Reader.open(folder.database) as reader:
+        lines = reader.query("select raw_output from failures where message like '%white space%'").rows
+        texts = [str(raw_output) for (raw_output,) in lines]
+    assert len(texts) == 4
+    assert all(128 <= len(text) < 4000 and text.isspace() for text in texts)
