@@ -94,7 +94,7 @@ def test_the_jobs_run(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bulkinfer", "run", str(ROOT / "jobs" / f"{name}.yaml"), "--limit", "8", "--json"]
     command += ["--quiet", "--set", f"output.database={database}", "--set", "limits.max_failures=100%"]
     command += ["--set", "engine.max_restarts=0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=170, check=False)
     summary = json.loads(done.stdout)
     documents = summary["documents"]
     assert documents["succeeded"] + documents["failed"] == 8, done.stderr
