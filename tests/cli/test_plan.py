@@ -30,6 +30,7 @@ KEYS = {
     "expected_failures",
     "failed_rows",
     "exceeds_max_failures",
+    "overlong",
     "tokens",
     "sample",
     "time",
