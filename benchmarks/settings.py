@@ -95,8 +95,8 @@ def main() -> None:
 
 def run(settings: dict[str, Any], num_documents: int, environment: dict[str, str]) -> dict[str, Any]:
     """One variant in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.settings", "--measure", json.dumps(settings)]
-    command += ["--documents", str(num_documents)]
+    command = [sys.executable, "-m", "benchmarks.settings", "--documents", str(num_documents)]
+    command += ["--measure", json.dumps(settings)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return measured

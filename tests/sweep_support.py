@@ -30,9 +30,7 @@ def make_load(short_chars: int = 8, long_chars: int = 80, max_tokens: int = 8) -
 
 def make_waiting(name: str, *, user: int = 0, priority: int = 0, at_s: float = 0.0, attempt: int = 1) -> Waiting:
     """A request at the door."""
-    request = make_request(name)
-    if priority:
-        request = replace(request, priority=priority)
+    request = replace(make_request(name), priority=priority, sampling={"max_tokens": 1})
     return Waiting(LoadRequest(0, Kind.SHORT, user, request, None), at_s, attempt)
 
 

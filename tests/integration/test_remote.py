@@ -6,6 +6,7 @@ from typing import Any
 
 import fsspec
 import pytest
+from moto.server import ThreadedMotoServer
 from fsspec import AbstractFileSystem
 
 from bulkinfer.errors import InputError
@@ -19,8 +20,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAU
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """The address of an S3 server."""
-    pytest.importorskip("s3fs", reason="pip install s3fs 'moto[s3]' flask flask-cors")
-    moto = pytest.importorskip("moto.server").ThreadedMotoServer(port=0, verbose=False)
+    moto = ThreadedMotoServer(port=0, verbose=False)
     moto.start()
     host, port = moto.get_host_and_port()
     yield f"http://{host}:{port}"

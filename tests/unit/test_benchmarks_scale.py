@@ -96,10 +96,10 @@ def test_settings_take_turns_and_are_shown_with_their_ratio(
 
 def test_prompts_of_the_settings_share_one_beginning() -> None:
     tokenizer = SimpleNamespace(encode=lambda text: [hash(word) for word in text.split()])
-    prompts = settings.make_prompts(tokenizer)
-    assert len(prompts) == settings.NUM_DOCUMENTS
+    prompts = settings.make_prompts(tokenizer, 64)
+    assert len(prompts) == 64
     assert len({tuple(prompt[: settings.NUM_SHARED_TOKENS]) for prompt in prompts}) == 1
-    assert len({tuple(prompt) for prompt in prompts}) == settings.NUM_DOCUMENTS
+    assert len({tuple(prompt) for prompt in prompts}) == 64
 
 
 def test_the_start_is_measured_to_the_first_committed_answer(

@@ -112,11 +112,10 @@ def test_known_vllm_arguments_pass() -> None:
     check_vllm_arguments({"block_size": 16}, ["block_size"])
 
 
-@pytest.mark.parametrize(("sampling", "told"), [({"temprature": 1}, '"temperature"'), ({"n": 2}, "expected 1")])
-def test_a_wrong_sampling_parameter_is_named(sampling: dict[str, JsonValue], told: str) -> None:
-    with pytest.raises(JobError, match="sampling") as caught:
-        check_sampling(sampling, ["temperature", "n", "max_tokens"])
-    assert told in str(caught.value)
+def test_a_wrong_sampling_parameter_is_named() -> None:
+    with pytest.raises(JobError, match=r"sampling\.temprature") as caught:
+        check_sampling({"temprature": 1}, ["temperature", "n", "max_tokens"])
+    assert '"temperature"' in str(caught.value)
 
 
 @pytest.mark.parametrize(
