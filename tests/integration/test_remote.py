@@ -6,8 +6,8 @@ from typing import Any
 
 import fsspec
 import pytest
-from moto.server import ThreadedMotoServer
 from fsspec import AbstractFileSystem
+from moto.server import ThreadedMotoServer
 
 from bulkinfer.errors import InputError
 from tests.cli_support import bulkinfer
