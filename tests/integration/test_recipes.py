@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bulkinfer.job import load_job
 from tests.cli_support import call
 from tests.conftest import ROOT
 
@@ -51,3 +52,19 @@ def test_a_recipe_runs(title: str, place: Path) -> None:
         assert called.exit_code == 0, f"{line}\n{called.stderr}"
         if name == "query":
             assert called.stdout.strip(), line
+
+
+JOBS_OF_OTHERS = re.findall(
+    r"^```yaml\n(.*?)^```", (ROOT / "docs" / "migrate.md").read_text(), re.MULTILINE | re.DOTALL
+)
+
+
+@pytest.mark.parametrize("text", JOBS_OF_OTHERS)
+def test_a_job_for_those_who_come_from_other_tools_is_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert load_job(path).spec.sampling.max_tokens
+
+
+def test_there_are_jobs_for_those_who_come_from_other_tools() -> None:
+    assert len(JOBS_OF_OTHERS) == 2
