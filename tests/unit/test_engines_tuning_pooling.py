@@ -38,6 +38,16 @@ def test_an_encoder_gets_a_step_for_its_longest_prompt_and_no_cache() -> None:
     assert all(settings.reasons.values())
 
 
+def test_a_cpu_does_not_compute_in_half_precision_unless_the_job_says_so() -> None:
+    half = replace(ENCODER, is_half=True)
+    assert decide(pooling=half).values["dtype"] == "float32"
+    assert "float16" in decide(pooling=half).reasons["dtype"]
+    given = decide(replace(SPEC, arguments={"dtype": "float16"}), pooling=half)
+    assert (given.values["dtype"], "dtype" in given.reasons) == ("float16", False)
+    assert "dtype" not in decide(machine=GPU, pooling=half).values
+    assert "dtype" not in decide().values
+
+
 def test_a_long_context_makes_the_step_longer() -> None:
     assert decide(model=replace(BERT, max_context_tokens=8192)).values["max_num_batched_tokens"] == 8192
     short = replace(SPEC, max_context_tokens=100)

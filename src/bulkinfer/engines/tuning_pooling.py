@@ -25,6 +25,8 @@ class PoolingFacts:
     """It reads from left to right, and has a KV cache as models that write have; others read both ways without."""
     computes_parts: bool
     """A long prompt may be computed in several steps."""
+    is_half: bool = False
+    """vLLM would compute in float16, as it does by itself with pooling models whose weights have 32 bits."""
 
 
 def decide_pooling_settings(
@@ -46,6 +48,9 @@ def decide_pooling_settings(
         settings = _decide_with_cache(spec, workload, machine, model, known, pooling)
     else:
         settings = _decide_without_cache(spec, machine, model, known)
+    if machine.is_cpu and pooling.is_half:
+        reason = "a CPU takes four times as long in float16, vLLM's own choice; bfloat16 is faster, and less exact"
+        settings.choose("dtype", "float32", reason)
     settings.choose("runner", "pooling", f"task.kind {spec.task}")
     return settings
 

@@ -65,7 +65,9 @@ class PoolingEngine(VllmEngine):
             self._params = POOLING_PARAMS(task="classify")
         elif "embed" in tasks:
             self._scored_by = "cosine"
-            self._params = POOLING_PARAMS(task="embed", use_activation=spec.is_normalized)
+            # Older versions have a parameter of its own for it.
+            scaling = "normalize" if "normalize" in POOLING_PARAMS.__struct_fields__ else "use_activation"
+            self._params = POOLING_PARAMS(task="embed", **{scaling: spec.is_normalized})
         else:
             able = ", ".join(sorted(str(task) for task in tasks))
             raise JobError(f"model.path: {spec.model} cannot {spec.task}; vLLM says that it can: {able}")
@@ -183,7 +185,8 @@ class PoolingEngine(VllmEngine):
 
     def _join_pair(self, query: str, document: str) -> _Part:
         """One prompt of both, as the tokenizer joins them, or one text where the model says that it wants that."""
-        if not self._engine.model_config.use_sep_token:
+        config = self._engine.model_config
+        if not getattr(config, "use_sep_token", getattr(config, "use_pad_token", True)):
             (prompt,) = self._renderer.render_cmpl([{"prompt": query + document}], self._plain_tokenize_params)
             return _Part(prompt, self._params, len(prompt["prompt_token_ids"]))
         found = self._renderer.tokenizer(query, text_pair=document)

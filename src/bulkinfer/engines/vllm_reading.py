@@ -194,6 +194,7 @@ def read_pooling_facts(config: Any) -> PoolingFacts:  # noqa: ANN401
     return PoolingFacts(
         keeps_cache=config.attn_type != "encoder_only",
         computes_parts=bool(config.is_chunked_prefill_supported),
+        is_half=str(config.dtype) == "torch.float16",
     )
 
 
