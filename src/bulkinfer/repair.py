@@ -34,7 +34,9 @@ class Repairs:
         `max_context_tokens`: of the engine; None where it is not known.
         """
         policy, num_done = self.spec.output.repair, len(request.repairs)
-        if policy == "none" or num_done >= self.spec.output.max_repairs or failure.code not in _REPAIRABLE:
+        if not self.spec.writes_answers or policy == "none" or num_done >= self.spec.output.max_repairs:
+            return None
+        if failure.code not in _REPAIRABLE:
             return None
         max_tokens = self._find(request, "max_tokens", self.spec.max_tokens)
         room = None if max_context_tokens is None else max_context_tokens - completion.prompt_tokens
