@@ -337,6 +337,26 @@ def test_only_the_rows_that_the_job_chooses(folder: JobFolder, ending: str, is_t
         assert dict(exported.by_status)["answered"] >= 1
 
 
+def test_vectors_are_lists_of_one_length(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "x"}, {"id": "bad", "body": None}, {"id": "b", "body": "y"}])
+    del folder.spec["sampling"], folder.spec["prompt"]
+    folder.spec |= {"task": {"kind": "embed"}, "prompt": {"text": "{{ body }}"}}
+    folder.run()
+    for name in ("out.parquet", "out.arrow", "out.csv", "out.jsonl"):
+        export(folder, name)
+    table = pq.read_table(folder.path / "out.parquet")
+    vectors = table.column("vector").to_pylist()
+    assert table.schema.field("vector").type == pa.list_(pa.float32(), len(vectors[0]))
+    assert (vectors[1], len(vectors[2])) == (None, len(vectors[0]))
+    assert pa.ipc.open_file(folder.path / "out.arrow").read_all().column("vector").to_pylist() == vectors
+    lines = [row["vector"] for row in read_lines(folder.path / "out.jsonl")]
+    assert lines[0] == pytest.approx(vectors[0])
+    assert lines[1] is None
+    with (folder.path / "out.csv").open(newline="", encoding="utf-8") as file:
+        texts = [row["vector"] for row in csv.DictReader(file)]
+    assert (orjson.loads(texts[2]), texts[1]) == (pytest.approx(vectors[2]), "")
+
+
 def test_lines_that_are_broken_or_blank_keep_their_place(folder: JobFolder) -> None:
     huge = 10**30
     lines = [b'{"id": "a", "body": "x", "n": %d}' % huge, b"", b"broken", b"[1]", b"{ }", b'{"id": "b", "body": "y"}']

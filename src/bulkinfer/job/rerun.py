@@ -15,10 +15,11 @@ def keep_task(changed: JobSpec, original: JobSpec) -> JobSpec:
         updates["sampling"] = changed.sampling.model_copy(update={"max_tokens": original.sampling.max_tokens})
     if original.limits.overlong == "fail":
         updates["limits"] = original.limits
-    if not getattr(original.output, "accept_truncated", False):
-        kept = {name: getattr(original.output, name) for name in _REPAIRS if hasattr(original.output, name)}
+    if not original.output.accept_truncated:
+        kept = {name: getattr(original.output, name) for name in _POLICIES}
         updates["output"] = changed.output.model_copy(update=kept)
     return changed.model_copy(update=updates)
 
 
-_REPAIRS = ("accept_truncated", "repair", "max_repairs")
+_POLICIES = ("accept_truncated", "repair", "max_repairs")
+"""For answers that are cut or wrong."""
