@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from bulkinfer.constraints import JsonFault, compile_pattern, parse_strict_json, write_json
+from bulkinfer.constraints import JsonFault, Matcher, MatchTooLong, parse_strict_json, write_json
 from bulkinfer.job import ClassifyTask, EmbedTask, ExtractTask, JobSpec, ScoreTask
 from bulkinfer.records import JsonValue
 
@@ -71,7 +71,7 @@ def make_contract(spec: JobSpec) -> Contract:
             )
         case ExtractTask(regex=str(regex)):
             demand = f"text that matches {regex} as a whole, and nothing else"
-            return Contract(partial(_judge_match, compile_pattern(regex).fullmatch), demand, accepts_truncated)
+            return Contract(partial(_judge_match, Matcher(regex)), demand, accepts_truncated)
         case ScoreTask():
             return Contract(_judge_number, "a number")
         case EmbedTask():
@@ -115,12 +115,12 @@ def _judge_number(text: str, /) -> Judgement:
     return Kept(text) if is_finite else Broken("the score is not a finite number")
 
 
-def _judge_match(fullmatch: "_Match", text: str, /) -> Judgement:
-    return Kept(write_json(text)) if fullmatch(text) else Broken("the answer does not match task.regex as a whole")
-
-
-class _Match(Protocol):
-    def __call__(self, text: str, /) -> object: ...
+def _judge_match(matcher: Matcher, text: str, /) -> Judgement:
+    try:
+        is_match = matcher.matches(text)
+    except MatchTooLong:
+        return Broken("whether the answer matches task.regex takes too long to tell: simplify it")
+    return Kept(write_json(text)) if is_match else Broken("the answer does not match task.regex as a whole")
 
 
 ANY_ANSWER = Contract(_keep_any, "a whole answer")

@@ -80,7 +80,8 @@ class Repairs:
         demand = f"Answer again, with {self.contract.demand}."
         turns = (Message("assistant", text.strip()), Message("user", f"{wrong} {demand}"))
         # Turns that an earlier step added are replaced: the prompt must not grow with each.
-        first = len(request.messages) - 2 * sum(repair.step is RepairStep.SHOWN for repair in request.repairs)
+        has_shown = any(repair.step is RepairStep.SHOWN for repair in request.repairs)
+        first = len(request.messages) - (2 if has_shown else 0)
         return replace(request, messages=(*request.messages[:first], *turns))
 
     def _draw_anew(self, request: Request) -> dict[str, JsonValue]:

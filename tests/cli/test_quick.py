@@ -94,3 +94,12 @@ def test_wrong_flags_are_told_by_their_names(place: Path, flag: str, value: str,
     assert (found.exit_code, found.stdout) == (2, "")
     assert message in found.stderr
     assert sorted(place.iterdir()) == before
+
+
+def test_the_input_is_not_written_over(place: Path) -> None:
+    before = (place / "in.jsonl").read_bytes()
+    found = run("--to", "in.jsonl")
+    assert found.exit_code == 2
+    assert "in.jsonl is a file of the input, and would be lost" in found.stderr
+    assert (place / "in.jsonl").read_bytes() == before
+    assert not (place / "in.jsonl.duckdb").exists(), "nothing was asked"

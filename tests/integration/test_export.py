@@ -18,7 +18,7 @@ import pytest
 from bulkinfer.errors import JobError
 from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
-from bulkinfer.records import Only
+from bulkinfer.records import ExportFormat, Only
 from bulkinfer.runner import RunOptions
 from bulkinfer.store import open_reader
 from tests.conftest import JobFolder
@@ -457,3 +457,18 @@ def test_many_rows_are_in_order_across_batches(folder: JobFolder) -> None:
         assert (
             len(set(zip(table.column("body").to_pylist(), table.column("output").to_pylist(), strict=True))) == 20_001
         )
+
+
+@pytest.mark.parametrize("target", ["in.jsonl", "link.jsonl", "job.yaml", "out.duckdb", "out.duckdb.wal"])
+def test_an_export_writes_over_nothing_that_must_stay(folder: JobFolder, target: str) -> None:
+    folder.write_documents(DOCUMENTS)
+    folder.run()
+    (folder.path / "link.jsonl").symlink_to("in.jsonl")
+    job = load_job(folder.job_path)
+    before = (folder.path / "in.jsonl").read_bytes()
+    wanted = parse_target(
+        folder.database.parent / target if "duckdb" in target else folder.path / target, ExportFormat.JSONL
+    )
+    with open_reader(job.database_path) as reader, pytest.raises(JobError, match="would be lost; name another file"):
+        export_job(reader, job, wanted, ExportOptions())
+    assert (folder.path / "in.jsonl").read_bytes() == before

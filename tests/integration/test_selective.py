@@ -115,6 +115,19 @@ def test_a_prompt_with_other_fields_cannot_tell_what_failed(cut: JobFolder) -> N
     assert "nothing has failed with these settings" in str(report.error)
 
 
+def test_a_policy_that_brings_other_fields_cannot_tell_what_failed_and_hides_no_answer(cut: JobFolder) -> None:
+    report = run(
+        cut,
+        Only.FAILED,
+        "limits.overlong=split",
+        "prompt.combine={{ id }} {{ parts | join(' ') }}",
+    )
+    assert (type(report.error), report.exit_code) == (JobError, ExitCode.USAGE)
+    assert "nothing has failed with these settings" in str(report.error)
+    assert counts_of(run(cut, Only.NEW)) == (0, 0)
+    assert select(cut, "select count(*) from answers") == [(10,)]
+
+
 def test_each_code_selects_its_own(cut: JobFolder) -> None:
     cut.write_job()
     assert counts_of(run(cut, Only.INVALID_OUTPUT)) == (0, 0)

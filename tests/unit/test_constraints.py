@@ -1,5 +1,6 @@
 """What an answer may be made to be, and what not: choices, patterns, schemas; and what is JSON."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from bulkinfer.constraints import (
     MAX_CHOICES,
     JsonFault,
+    Matcher,
+    MatchTooLong,
     cannot_fit,
     find_choices_fault,
     find_pattern_fault,
@@ -17,6 +20,7 @@ from bulkinfer.constraints import (
     write_json,
 )
 from bulkinfer.constraints.json_schema import SchemaChecker, find_schema_fault
+from bulkinfer.constraints.references import find_recursion
 from bulkinfer.records import JsonValue
 
 PERSON: dict[str, Any] = {
@@ -200,3 +204,37 @@ def test_what_only_looks_like_json_is_refused(text: str, words: str) -> None:
 def test_json_is_kept_as_it_is_but_for_white_space() -> None:
     text = ' {"b": [1, 1.0, 12345678901234567890123], "a": "\\u00e9\\ud83d\\ude00 x"}\n'
     assert write_json(parse_strict_json(text)) == '{"b":[1,1.0,12345678901234567890123],"a":"é😀 x"}'
+
+
+def test_a_dialect_that_is_no_text_is_told_like_one_that_is_unknown() -> None:
+    fault = find_schema_fault({"$schema": ["2020-12"], "type": "object"})
+    assert fault is not None
+    assert fault.path == ("$schema",)
+
+
+def test_a_long_chain_of_references_is_followed_to_its_end() -> None:
+    names = [f"d{number}" for number in range(1_500)]
+    chain = {name: {"$ref": f"#/$defs/{after}"} for name, after in pairwise(names)}
+    schema: dict[str, Any] = {"$ref": "#/$defs/d0", "$defs": {**chain, names[-1]: {"type": "string"}}}
+    assert find_recursion(schema) is None
+
+
+@pytest.mark.parametrize(
+    "definitions",
+    [
+        {"a": {"$ref": "#/$defs/a"}},
+        {"a": {"anyOf": [{"$ref": "#/$defs/b"}, {"type": "string"}]}, "b": {"$ref": "#/$defs/a"}},
+        {"a": {"allOf": [{"oneOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}]}},
+    ],
+)
+def test_a_reference_that_leads_to_itself_without_a_step_into_the_value_is_refused(definitions: dict[str, Any]) -> None:
+    fault = find_schema_fault({"$ref": "#/$defs/a", "$defs": definitions})
+    assert fault is not None
+    assert fault.expected in {"a reference that leads elsewhere", "a schema that an answer can end"}
+
+
+def test_a_match_that_would_take_years_is_given_up() -> None:
+    matcher = Matcher("(a|aa)+[cd]")
+    assert matcher.matches("a" * 30 + "d")
+    with pytest.raises(MatchTooLong):
+        matcher.matches("a" * 60 + "e")

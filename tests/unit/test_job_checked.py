@@ -147,3 +147,10 @@ def test_the_length_of_a_label_follows_from_the_longest_choice(load: Load) -> No
     assert isinstance(spec.task, ClassifyTask)
     assert (spec.sampling.max_tokens, spec.max_tokens) == (None, 11)
     assert load("task: {kind: classify, choices: [a, b]}\nsampling: {max_tokens: 9}").spec.max_tokens == 9
+
+
+def test_a_calibration_by_the_model_alone_does_not_go_with_adapters(tmp_path: Path) -> None:
+    base = BASE.replace("{path: org/name}", "{path: org/name, adapters: {polite: polite}, adapter: polite}")
+    (tmp_path / "job.yaml").write_text(f"{base}task: {{kind: classify, choices: [a, b], calibrate: true}}\n")
+    with pytest.raises(JobError, match=r"model\.adapters: expected no such key with task\.calibrate"):
+        load_job(tmp_path / "job.yaml")

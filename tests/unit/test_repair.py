@@ -121,3 +121,12 @@ def test_what_cannot_be_shown_is_asked_again() -> None:
         found = ask(repairs_of("retry_longer", prompt=prompt), once, FailureCode.INVALID_OUTPUT, text, context)
         assert found.repairs[-1].step is RepairStep.AGAIN
         assert found.messages == ASKED
+
+
+def test_however_often_it_is_shown_the_document_stays_in_the_prompt() -> None:
+    repairs, request = repairs_of("retry_longer", max_repairs=5), REQUEST
+    for number in range(5):
+        request = ask(repairs, request, FailureCode.INVALID_OUTPUT, f"BAD {number}")
+        assert request.messages[: len(ASKED)] == ASKED
+        assert len(request.messages) <= len(ASKED) + 2
+    assert request.messages[-2].content == "BAD 4"

@@ -132,3 +132,8 @@ def test_a_join_that_cannot_be_made_is_known_before_the_parts_are_asked() -> Non
     assert fault.code is FailureCode.MISSING_FIELD
     assert assembly.fail_unasked(fault).code is FailureCode.MISSING_FIELD
     assert make_assembly(3).find_fault() is None
+
+
+def test_one_part_alone_is_the_document_s_answer() -> None:
+    assembly = make_assembly(1)
+    assert assembly.note_answer(0, make_answer("whole"), None)

@@ -171,3 +171,10 @@ def test_what_is_judged_of_a_row_does_not_depend_on_those_read_beside_it(tmp_pat
         assert read(file, selection, iter([row.origin.row])) == [row]
     assert [row.origin.row for row in chosen] == [1500, 1501, 1502, 1504, 1505]
     assert isinstance(chosen[2], UnreadableRow), "a text is not between two numbers"
+
+
+def test_the_name_of_a_folder_does_not_stand_for_a_column(tmp_path: Path) -> None:
+    folder = tmp_path / "year=2024"
+    folder.mkdir()
+    file = write(folder / "in.parquet", [{"id": f"k{year}", "year": year, "text": "x"} for year in (2001, 2024)])
+    assert [row.origin.document_id for row in read(file, Selection(where="year = 2024"))] == ["k2024"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from bulkinfer.errors import BulkinferError, InputError, JobError, TooManyFailures
-from bulkinfer.export import Exported, ExportOptions, Target, export_job, parse_target
+from bulkinfer.export import Exported, ExportOptions, Target, check_target, export_job, parse_target
 from bulkinfer.job import Job, create_job, load_job
 from bulkinfer.records import JsonValue, Only
 from bulkinfer.runner import RunPlan, RunReport, plan_run
@@ -83,7 +83,10 @@ class GivenJob:
     def plan(self, only: Only) -> RunPlan:
         """What is to be run. Raises as `plan_run` does."""
         with flags_named() if self.target else nullcontext():
-            return plan_run(self.job, only)
+            plan = plan_run(self.job, only)
+        if self.target:  # before anything is asked, and not only when its answers are written
+            check_target(self.target, self.job)
+        return plan
 
     def export(self, report: RunReport) -> WrittenExport | None:
         """Write the input with its answers, if the run went to its end. Raises as `export_job` does."""

@@ -13,7 +13,7 @@ It knows neither jobs nor engines.
 
 from bulkinfer.constraints.choices import MAX_CHOICES, MAX_SCORED_CHOICES, find_choices_fault, most_tokens
 from bulkinfer.constraints.fault import Fault
-from bulkinfer.constraints.pattern import cannot_fit, compile_pattern, find_pattern_fault, find_pattern_warning
+from bulkinfer.constraints.pattern import Matcher, MatchTooLong, cannot_fit, find_pattern_fault, find_pattern_warning
 from bulkinfer.constraints.references import find_schema_warning
 from bulkinfer.constraints.strict_json import JsonFault, parse_strict_json, write_json
 
@@ -22,8 +22,9 @@ __all__ = [
     "MAX_SCORED_CHOICES",
     "Fault",
     "JsonFault",
+    "MatchTooLong",
+    "Matcher",
     "cannot_fit",
-    "compile_pattern",
     "find_choices_fault",
     "find_pattern_fault",
     "find_pattern_warning",

@@ -29,7 +29,7 @@ def find_schema_fault(schema: Schema) -> Fault | None:
     if isinstance(schema, bool):
         return Fault((), "a mapping that is a JSON Schema")
     dialect = schema.get("$schema")
-    if dialect is not None and not any(draft in str(dialect) for draft in _DRAFTS):
+    if dialect is not None and not (isinstance(dialect, str) and any(draft in dialect for draft in _DRAFTS)):
         return Fault(("$schema",), f"a draft of JSON Schema that is known here: {', '.join(_DRAFTS)}")
     return _find_invalid(schema) or find_keyword_fault(schema) or find_reference_fault(schema)
 

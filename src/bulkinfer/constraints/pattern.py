@@ -1,6 +1,7 @@
 """Regular expressions that Python, which checks the answers, and the engine, which makes them, read alike.
 
-What only one of them has is refused: looking around, references back, and anchors inside.
+What only one of them has is refused: looking around, references back, and anchors inside. Answers are checked by
+`regex`, which reads patterns as `re` does and, unlike it, can be given a time limit.
 """
 
 import re
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
+
+import regex
 
 from bulkinfer.constraints.fault import Fault
 
@@ -50,9 +53,26 @@ def find_pattern_fault(pattern: str) -> Fault | None:
     return _find_inner_anchor(tree, [node for node in nodes if node[0] is sre.AT])
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """For checking answers. A dot stands for any character but a line's end, for the engine too."""
-    return re.compile(pattern)
+MATCH_LIMIT_S = 1.0
+"""A repetition within a repetition can take years on a text that does not match."""
+
+
+class MatchTooLong(Exception):
+    """Whether a text matches could not be told within MATCH_LIMIT_S."""
+
+
+class Matcher:
+    """Tells whether a text matches as a whole. A dot stands for any character but a line's end, for the engine too."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = regex.compile(pattern)
+
+    def matches(self, text: str) -> bool:
+        """Raises MatchTooLong."""
+        try:
+            return self._pattern.fullmatch(text, timeout=MATCH_LIMIT_S) is not None
+        except TimeoutError:
+            raise MatchTooLong from None
 
 
 def cannot_fit(pattern: str, max_tokens: int) -> bool:

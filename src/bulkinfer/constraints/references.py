@@ -20,7 +20,7 @@ def find_reference_fault(schema: Schema) -> Fault | None:
             return Fault((*path, "$ref"), "a reference within the schema, such as #/$defs/name", "copy it into $defs")
         if not isinstance(_resolve(schema, reference), Mapping | bool):
             return Fault((*path, "$ref"), "a reference to a part of the schema that exists")
-    return _find_endless(schema)
+    return _find_endless(schema) or _find_circle(schema)
 
 
 def find_schema_warning(schema: Schema) -> str | None:
@@ -35,24 +35,49 @@ def find_schema_warning(schema: Schema) -> str | None:
 def find_recursion(schema: Schema) -> Path | None:
     """The path of a $ref that leads back to a schema around it: answers may nest in it as deep as there are tokens."""
     for path, part in iter_schemas(schema):
-        if "$ref" in part and _leads_back(schema, str(part["$ref"]), path, set()):
+        if "$ref" in part and _leads_back(schema, str(part["$ref"]), path):
             return (*path, "$ref")
     return None
 
 
-def _leads_back(schema: Schema, reference: str, origin: Path, seen: set[str]) -> bool:
+def _leads_back(schema: Schema, first: str, origin: Path) -> bool:
     """Whether the place of this reference, or what it refers to in turn, holds the place `origin`."""
-    if reference in seen:
-        return False
-    seen.add(reference)
-    place = _path_of(reference)
-    if tuple(map(str, origin[: len(place)])) == place:
-        return True
-    target = _resolve(schema, reference)
-    if not isinstance(target, Mapping):
-        return False
-    inner = (part for _, part in iter_schemas(target))
-    return any(_leads_back(schema, str(part["$ref"]), origin, seen) for part in inner if "$ref" in part)
+    seen, open_ones = {first}, [first]
+    while open_ones:
+        reference = open_ones.pop()
+        place = _path_of(reference)
+        if tuple(map(str, origin[: len(place)])) == place:
+            return True
+        target = _resolve(schema, reference)
+        if isinstance(target, Mapping):
+            inner = {str(part["$ref"]) for _, part in iter_schemas(target) if "$ref" in part}
+            open_ones += inner - seen
+            seen |= inner
+    return False
+
+
+def _find_circle(schema: Schema) -> Fault | None:
+    """A $ref that leads to itself without a step into the value: nothing can be checked by it."""
+    for path, part in iter_schemas(schema):
+        if "$ref" not in part:
+            continue
+        open_ones, seen = [part], set[int]()
+        while open_ones:
+            for inner in _iter_same_value(schema, open_ones.pop()):
+                if inner is part:
+                    return Fault((*path, "$ref"), "a reference that leads elsewhere", "it describes nothing")
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    open_ones.append(inner)
+    return None
+
+
+def _iter_same_value(schema: Schema, part: Mapping[str, JsonValue]) -> Iterator[Mapping[str, JsonValue]]:
+    """Schemas that hold for the value for which `part` does."""
+    direct = [_resolve(schema, str(part["$ref"]))] if "$ref" in part else []
+    for inner in (*direct, *(one for key in ("allOf", "anyOf", "oneOf") for one in _list(part.get(key)))):
+        if isinstance(inner, Mapping):
+            yield inner
 
 
 def _find_endless(schema: Schema) -> Fault | None:

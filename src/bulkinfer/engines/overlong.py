@@ -136,6 +136,8 @@ class FittingEngine:
             why = f"all else than the longest field has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
         else:
             why = f"the job's own text alone has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
+            if unfit.num_tokens <= room:
+                why += ", too few for any text of the document"
         return replace(rejection, message=f"{rejection.message}; limits.overlong: {self._policy} does not help: {why}")
 
     def _tell(self, outcome: Completion | Rejection) -> Completion | Rejection:

@@ -15,6 +15,7 @@ from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.scoring import Node, Scoring, decide_label, join_logprobs, list_nodes, normalise
 from bulkinfer.engines.vllm_arguments import check_logprobs_mode
 from bulkinfer.engines.vllm_reading import read_durations
+from bulkinfer.errors import JobError
 from bulkinfer.records import Completion, FailureCode, FinishReason, Message, Rejection
 
 CHOSEN_LOGPROBS = "logprob_token_ids"
@@ -97,6 +98,8 @@ class ChoiceScorer:
             for output in self._engine.step():
                 self.take(output)
         self.prior = self._normalise(self._asked.pop(_PRIOR_ID))
+        if self.prior is None:  # labels would be others than the job asks for, without a word
+            raise JobError("task.calibrate: vLLM gives no probability of each choice for an empty document")
 
     def take(self, output: Any) -> str | None:  # noqa: ANN401
         """Note what came of one request. Returns the document's id once all of its requests are there."""

@@ -129,9 +129,14 @@ def end_spinning(engine: Any, added_at_s: dict[str, float]) -> list[Completion |
     """End requests whose answers go on with nothing but white space; they leave `added_at_s`."""
     now_s = time.monotonic()
     states = getattr(engine.output_processor, "request_states", {}).values()
-    spinning = [state for state in states if is_spinning(getattr(state.detokenizer, "output_text", ""))]
-    ended = [_read_spinning(state, now_s - added_at_s.pop(state.external_req_id)) for state in spinning]
-    engine.abort_request([state.external_req_id for state in spinning])
+    # By request: one for several answers has as many states, and with one of them it is a failure.
+    spinning = {
+        state.external_req_id: state
+        for state in states
+        if is_spinning(getattr(state.detokenizer, "output_text", "")) and state.external_req_id in added_at_s
+    }
+    ended = [_read_spinning(state, now_s - added_at_s.pop(request_id)) for request_id, state in spinning.items()]
+    engine.abort_request(list(spinning))
     return list(ended)
 
 

@@ -10,6 +10,6 @@ exporting all of it, in order
 """
 
 from bulkinfer.export.exporting import Exported, ExportOptions, export_job
-from bulkinfer.export.targets import Target, parse_target
+from bulkinfer.export.targets import Target, check_target, parse_target
 
-__all__ = ["ExportOptions", "Exported", "Target", "export_job", "parse_target"]
+__all__ = ["ExportOptions", "Exported", "Target", "check_target", "export_job", "parse_target"]

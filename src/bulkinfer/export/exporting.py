@@ -16,7 +16,7 @@ from bulkinfer.export.inputs import find_input
 from bulkinfer.export.lines import open_line_writer
 from bulkinfer.export.rows import Part, Stretch, iter_stretches, match_files
 from bulkinfer.export.tables import choose_table_type, open_table_writer
-from bulkinfer.export.targets import Target, open_target
+from bulkinfer.export.targets import Target, check_target, open_target
 from bulkinfer.job import Job, JobSpec
 from bulkinfer.records import ExportFormat
 from bulkinfer.sources import Originals, Shape, find_shape, open_originals
@@ -66,6 +66,7 @@ def export_job(reader: AnyReader, job: Job, target: Target, options: ExportOptio
     """
     run = read_listed_run(reader, job.spec.name)
     found = find_input(job)
+    check_target(target, job)
     parts = match_files(run, found)
     exported = Exported(notes=[note for note in (found.note, *(part.note for part in parts)) if note])
     shapes: Mapping[str, Shape] = {}

@@ -2,14 +2,17 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from bulkinfer.errors import JobError
-from bulkinfer.records import ExportFormat
+from bulkinfer.errors import InputError, JobError
+from bulkinfer.job import Job
+from bulkinfer.records import ExportFormat, SourceFile
+from bulkinfer.sources import find_source_files
 from bulkinfer.store import replacing
+from bulkinfer.store.paths import lock_path, wal_path
 
 STDOUT = "-"
 
@@ -72,6 +75,26 @@ def parse_target(path: Path, export_format: ExportFormat | None = None) -> Targe
     if is_packed and chosen is not ExportFormat.JSONL:
         raise JobError(f"{path}: only JSONL is packed with gzip; leave out .gz")
     return Target(path, chosen, is_packed=is_packed)
+
+
+def check_target(target: Target, job: Job) -> None:
+    """Refuse to write over what must stay: the input, the database and what belongs to it, the job. Raises JobError."""
+    if target.path is None:
+        return
+    files: list[SourceFile] = []
+    with suppress(InputError):  # what cannot be found cannot be lost
+        files = find_source_files(job.input_patterns, job.folder)
+    database = job.database_path
+    kept = {
+        **{file.path: "a file of the input" for file in files},
+        **dict.fromkeys((database, wal_path(database), lock_path(database)), "the job's database"),
+        job.path: "the job file",
+    }
+    written = [target.path, target.error_path] if target.format is ExportFormat.OPENAI else [target.path]
+    for path in written:
+        for other, what in kept.items():
+            if path == other or (path.exists() and other.exists() and path.samefile(other)):
+                raise JobError(f"--to: {path} is {what}, and would be lost; name another file")
 
 
 @contextmanager

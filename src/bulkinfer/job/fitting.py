@@ -120,6 +120,14 @@ def check_reasoning(kind: str, output: OutputSpec) -> None:
         raise wrong_value(expected, "remove it", path=("output", "reasoning"), found=output.reasoning)
 
 
+def check_prior(task: ClassifyTask, model: ModelSpec) -> None:
+    """Raises PydanticCustomError for a calibration by the model alone where adapters answer."""
+    if task.calibrate and model.adapters is not None:
+        expected = "no such key with task.calibrate"
+        advice = "the prior is asked of the model without an adapter; leave one of the two out"
+        raise wrong_value(expected, advice, path=("model", "adapters"), found=dict(model.adapters))
+
+
 def check_classify(task: ClassifyTask, sampling: SamplingSpec, output: OutputSpec) -> None:
     """Raises PydanticCustomError for parameters with which a label would be cut, or be another than the best."""
     needed, given = most_tokens(task.choices), sampling.max_tokens

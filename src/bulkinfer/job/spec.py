@@ -17,6 +17,7 @@ from bulkinfer.job.fitting import (
     check_model,
     check_overlong,
     check_pattern,
+    check_prior,
     check_prompt,
     check_reasoning,
     check_sampling,
@@ -80,6 +81,7 @@ class JobSpec(Section):
         match self.task:
             case ClassifyTask():
                 check_classify(self.task, self.sampling, self.output)
+                check_prior(self.task, self.model)
             case ExtractTask(regex=str(regex)):
                 check_pattern(regex, self.max_tokens)
         return self

@@ -71,13 +71,14 @@ def fit_prompt(
 
     `num_tokens` of the whole, if they are known, save a try or two.
     """
-    low, high = 0, max((span.end - span.start for span in spans), default=0)
+    longest = max((span.end - span.start for span in spans), default=0)
+    low, high = 0, longest
     best = cap_spans(messages, spans, low, policy)
     num_low, num_high = count(best), num_tokens
     if num_low is None or num_low > room:
         return Unfit(num_low)
     for attempt in range(1, MAX_TRIES):
-        if high - low <= 1 or room - num_low <= SLACK_TOKENS:
+        if high - low <= 1 or (low and room - num_low <= SLACK_TOKENS):
             break
         guess = low + round(_guess(high - low, room - num_low, None if num_high is None else num_high - num_low))
         if attempt % 3 == 0:  # whatever the text is like, it ends
@@ -89,7 +90,8 @@ def fit_prompt(
             low, num_low, best = guess, found, capped
         else:
             high, num_high = guess, found
-    return Fitted(best, num_low)
+    # With nothing left of the document the model would answer the instructions alone.
+    return Fitted(best, num_low) if low or not longest else Unfit(num_low)
 
 
 def _guess(num_chars: int, room: int, num_tokens: int | None) -> float:

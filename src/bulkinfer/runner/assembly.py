@@ -99,7 +99,7 @@ class Assembly:
             self._queue_s = queue_s if self._queue_s is None else min(self._queue_s, queue_s)
         if self._num_open > 0:
             return False
-        if number in self._groups and len(self._level) == 1:
+        if len(self._level) == 1:
             return True
         self._join()
         return False

@@ -94,8 +94,10 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     prior = render_prior(job, template)
     if only is Only.NEW or job.original is None:
         return RunPlan(job, template, fingerprint_task(job.spec, model, digests), tuple(files), prior)
-    task = fingerprint_task(keep_task(job.spec, job.original), model, digests)
-    return RunPlan(job, template, task, tuple(files), prior, _find_original_task(job, job.original, template))
+    original_task = _find_original_task(job, job.original, template)
+    # With other documents than before nothing that failed could be told, and the answers would belong to none of them.
+    kept = job.spec if original_task is None else keep_task(job.spec, job.original)
+    return RunPlan(job, template, fingerprint_task(kept, model, digests), tuple(files), prior, original_task)
 
 
 def _find_original_task(job: Job, spec: JobSpec, template: PromptTemplate) -> UUID | None:

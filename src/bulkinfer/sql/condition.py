@@ -151,7 +151,11 @@ def iter_matching_parquet(path: Path, condition: Condition, missing: Sequence[st
     """
     nulls = "".join(f", null::varchar as {quote_name(name)}" for name in missing)
     statement = f"""
-        select file_row_number + 1 from (select *{nulls} from read_parquet($path, file_row_number = true)) as input
+        select file_row_number + 1
+        from (
+            -- what a folder is called (year=2024) must not stand for what the file holds
+            select *{nulls} from read_parquet($path, file_row_number = true, hive_partitioning = false)
+        ) as input
         where (\n{condition.text}\n)
     """
     with open_sandbox([path]) as connection:

@@ -27,7 +27,9 @@ class Query:
         listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
         with _explained():
             self._connection.execute(
-                f"create view input as select * from read_parquet([{listed}], union_by_name = true)"
+                # What a folder is called (year=2024) must not stand for what the file holds.
+                "create view input as select * "
+                f"from read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
             ).fetchall()
 
     def create(self, schema: pa.Schema) -> None:
