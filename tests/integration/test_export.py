@@ -472,3 +472,47 @@ def test_an_export_writes_over_nothing_that_must_stay(folder: JobFolder, target:
     with open_reader(job.database_path) as reader, pytest.raises(JobError, match="would be lost; name another file"):
         export_job(reader, job, wanted, ExportOptions())
     assert (folder.path / "in.jsonl").read_bytes() == before
+
+
+def test_numbers_stay_what_they_are_where_files_and_rows_differ_in_type(folder: JobFolder) -> None:
+    (folder.path / "many").mkdir()
+    long = 2**53 + 1
+    columns: dict[str, tuple[pa.Array, pa.Array]] = {
+        "unsigned": (pa.array([2**63 + 5], pa.uint64()), pa.array([-1])),
+        "short": (pa.array([7], pa.int16()), pa.array([long])),
+        "at": (pa.array([253_370_764_800_000], pa.timestamp("ms")), pa.array([1], pa.timestamp("ns"))),
+        "price": (pa.array([long]), pa.array([Decimal("1.25")])),
+    }
+    for number in range(2):
+        named = {"id": [f"p{number}"], "body": [f"text {number}"]}
+        table = pa.table({**named, **{name: pair[number] for name, pair in columns.items()}})
+        pq.write_table(table, folder.path / f"many/{number}.parquet")
+    folder.run(input={"path": "many"})
+    export(folder, "out.parquet")
+    first, second = pq.read_table(folder.path / "out.parquet").to_pylist()
+    assert (first["unsigned"], second["unsigned"]) == (str(2**63 + 5), "-1")
+    assert (first["short"], second["short"]) == (7, long)
+    assert first["at"].startswith("9999-01-01")
+    assert (first["price"], second["price"]) == (str(long), "1.25")
+
+
+def test_a_whole_number_that_would_be_rounded_is_said_and_nothing_is_written(folder: JobFolder) -> None:
+    (folder.path / "many").mkdir()
+    for number, count in enumerate([2**53 + 1, 1.5]):
+        table = pa.table({"id": [f"p{number}"], "body": [f"text {number}"], "counted": [count]})
+        pq.write_table(table, folder.path / f"many/{number}.parquet")
+    folder.run(input={"path": "many"})
+    with pytest.raises(JobError, match="the column counted is int64 in one file of the input and becomes double"):
+        export(folder, "out.parquet")
+    assert not (folder.path / "out.parquet").exists()
+    export(folder, "out.jsonl")
+    assert [row["counted"] for row in read_lines(folder.path / "out.jsonl")] == [2**53 + 1, 1.5]
+
+
+def test_whole_numbers_beside_others_stay_whole(folder: JobFolder) -> None:
+    long = 2**53 + 1
+    folder.write_documents([{"id": "a", "body": "x", "n": long}, {"id": "b", "body": "y", "n": 1.5}])
+    folder.run()
+    export(folder, "out.csv")
+    with (folder.path / "out.csv").open(newline="") as stream:
+        assert [row["n"] for row in csv.DictReader(stream)] == [str(long), "1.5"]

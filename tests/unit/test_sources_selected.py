@@ -178,3 +178,18 @@ def test_the_name_of_a_folder_does_not_stand_for_a_column(tmp_path: Path) -> Non
     folder.mkdir()
     file = write(folder / "in.parquet", [{"id": f"k{year}", "year": year, "text": "x"} for year in (2001, 2024)])
     assert [row.origin.document_id for row in read(file, Selection(where="year = 2024"))] == ["k2024"]
+
+
+def test_texts_of_a_mixed_column_are_judged_as_they_stand(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "in.jsonl", [{"id": f"k{n}", "c": c, "text": "x"} for n, c in enumerate(["x", 1, {"a": 2}])]
+    )
+    assert [row.origin.document_id for row in read(file, Selection(where="c = 'x'"))] == ["k0"]
+    assert [row.origin.document_id for row in read(file, Selection(where="c = '1'"))] == ["k1"]
+
+
+def test_a_whole_number_is_not_rounded_where_others_are_not_whole(tmp_path: Path) -> None:
+    rows = [{"id": f"k{n}", "n": number, "text": "x"} for n, number in enumerate([2**53 + 1, 1.5])]
+    file = write(tmp_path / "in.jsonl", rows)
+    assert read(file, Selection(where=f"n = {2**53}")) == []
+    assert [row.origin.document_id for row in read(file, Selection(where=f"n = {2**53 + 1}"))] == ["k0"]

@@ -96,11 +96,19 @@ def plan_columns(
     return PlannedColumns(columns, tuple(kept))
 
 
-def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column with the type that it is written as."""
+def fit(name: str, array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column with the type that it is written as. Raises JobError for a value that would be another in it."""
     if array.type == kind:
         return array
-    return to_texts(array) if pa.types.is_string(kind) and not _is_text(array.type) else array.cast(kind, safe=False)
+    if pa.types.is_string(kind) and not _is_text(array.type):
+        return to_texts(array)
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        raise JobError(
+            f"the column {name} is {array.type} in one file of the input and becomes {kind} with the others, which "
+            "does not hold all of its values; leave it out with --columns, export to JSONL, or give it one type"
+        ) from None
 
 
 def as_text_or_nothing(kind: pa.DataType) -> pa.DataType | None:
@@ -121,11 +129,28 @@ def _merge_types(types: Sequence[pa.DataType]) -> pa.DataType:
     if len(set(types)) == 1:
         return types[0]
     try:
-        return (
-            pa.unify_schemas([pa.schema([("x", kind)]) for kind in types], promote_options="permissive").field(0).type
-        )
+        schemas = [pa.schema([("x", kind)]) for kind in types]
+        merged = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return pa.string()
+    return merged if all(_holds_all(merged, kind) for kind in types) else pa.string()
+
+
+def _holds_all(wide: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether every value of one type is the same in another.
+
+    Of whole numbers among others that is seen when they are written: hardly ever are they too long.
+    """
+    if kind == wide or pa.types.is_null(kind) or (_is_text(kind) and _is_text(wide)):
+        return True
+    if pa.types.is_integer(kind) and pa.types.is_integer(wide):
+        is_signed = pa.types.is_signed_integer(wide)
+        if pa.types.is_signed_integer(kind) == is_signed:
+            return bool(kind.bit_width <= wide.bit_width)
+        return bool(is_signed and kind.bit_width < wide.bit_width)
+    if pa.types.is_float64(wide):
+        return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+    return False
 
 
 def _free_name(name: str, taken: set[str]) -> str:

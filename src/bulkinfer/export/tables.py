@@ -43,7 +43,7 @@ def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) 
         if own is None or field.name not in own.schema.names:
             arrays.append(pa.nulls(num_rows, field.type))
         else:
-            arrays.append(fit(own.column(field.name).combine_chunks(), field.type))
+            arrays.append(fit(field.name, own.column(field.name).combine_chunks(), field.type))
     for (_, name), kind in zip(columns.answers, columns.types, strict=True):
         match name:
             case "source":
@@ -51,7 +51,7 @@ def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) 
             case "row":
                 arrays.append(pa.array(stretch.rows, pa.int64()))
             case _:
-                arrays.append(fit(stretch.answers.column(name).combine_chunks(), kind))
+                arrays.append(fit(name, stretch.answers.column(name).combine_chunks(), kind))
     return pa.Table.from_arrays(arrays, schema=columns.schema)
 
 

@@ -24,6 +24,8 @@ T = TypeVar("T")
 Fields = Mapping[str, JsonValue]
 
 _MAX_INT64 = 2**63 - 1
+_MAX_EXACT = 2**53
+"""Up to here a double holds every whole number."""
 _BATCH_ROWS = 8_192
 _BATCH_BYTES = 16 << 20
 _ARROW_ROW_BYTES = 4_096
@@ -181,6 +183,10 @@ class _BigInteger:
     """The type of whole numbers that no column of Arrow takes."""
 
 
+class _LongInteger:
+    """Stands for the type of whole numbers that a double does not hold."""
+
+
 class _FieldOriginals:
     """Of a format that is read as documents: each with all its fields."""
 
@@ -256,7 +262,9 @@ def _find_shape_of(rows: Iterator[tuple[Fields, int]]) -> Shape:
         num_rows += 1
         num_bytes += size
         for name, value in fields.items():
-            kind = _BigInteger if isinstance(value, int) and not -_MAX_INT64 <= value <= _MAX_INT64 else type(value)
+            kind = type(value)
+            if kind is int and not -_MAX_EXACT <= value <= _MAX_EXACT:
+                kind = _LongInteger if -_MAX_INT64 <= value <= _MAX_INT64 else _BigInteger
             known = kinds.get(name)
             if known is None:
                 kinds[name] = {kind}
@@ -293,7 +301,7 @@ def _choose_type(kinds: set[type]) -> pa.DataType:
     match sorted(kind.__name__ for kind in kinds):
         case ["bool"]:
             return pa.bool_()
-        case ["int"]:
+        case ["int"] | ["_LongInteger"] | ["_LongInteger", "int"]:
             return pa.int64()
         case ["float"] | ["float", "int"]:
             return pa.float64()

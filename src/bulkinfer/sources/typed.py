@@ -17,6 +17,8 @@ from bulkinfer.sql import ROW
 
 NUM_PROBED_ROWS = 1_000
 _MAX_INT64 = 2**63 - 1
+_MAX_EXACT = 2**53
+"""Up to here a double holds every whole number."""
 
 
 class Kind(StrEnum):
@@ -30,7 +32,7 @@ class Kind(StrEnum):
     TEXTS = "texts"
     """A list of texts."""
     JSON = "json"
-    """Anything else, as JSON text."""
+    """Anything else: texts as they are, all else as JSON text."""
 
 
 _TYPES = {
@@ -97,6 +99,8 @@ def _join(one: Kind, other: Kind) -> Kind:
 def _fit(kind: Kind, value: JsonValue) -> Kind:
     """The column's kind where the value can be written as such, else the value's own."""
     own = _kind_of(value)
+    if isinstance(value, int) and abs(value) > _MAX_EXACT:  # a double would be another number
+        return kind if kind is Kind.JSON else own
     if own is Kind.NULL or kind is Kind.JSON or (kind is Kind.NUMBER and own is Kind.WHOLE):
         return kind
     return kind if kind is Kind.TEXTS and value == [] else own
@@ -107,4 +111,6 @@ def _write(kind: Kind, value: JsonValue) -> object:
         return None
     if kind is Kind.NUMBER and isinstance(value, int):
         return float(value)
-    return json.dumps(value, ensure_ascii=False) if kind is Kind.JSON else value
+    if kind is not Kind.JSON or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
