@@ -262,8 +262,8 @@ def _find_shape_of(rows: Iterator[tuple[Fields, int]]) -> Shape:
         num_rows += 1
         num_bytes += size
         for name, value in fields.items():
-            kind = type(value)
-            if kind is int and not -_MAX_EXACT <= value <= _MAX_EXACT:
+            kind: type = type(value)
+            if isinstance(value, int) and not -_MAX_EXACT <= value <= _MAX_EXACT:
                 kind = _LongInteger if -_MAX_INT64 <= value <= _MAX_INT64 else _BigInteger
             known = kinds.get(name)
             if known is None:
