@@ -350,3 +350,14 @@ def test_a_signal_ends_it_with_what_was_measured(folder: JobFolder, number: sign
     assert (child.returncode, parsed["exit_code"], parsed["status"]) == (exit_code, exit_code, "interrupted")
     assert len(parsed["points"]) >= 1
     assert parsed["points"][0]["requests"]["completed"] > 0
+
+
+def test_a_sweep_is_saved_over_a_sweep_and_over_nothing_else(job: Path, tmp_path: Path) -> None:
+    before = job.read_bytes()
+    found = sweep(job, "--concurrency", "1", "--save", job)
+    assert found.exit_code == 2
+    assert "is there and holds no sweep; name another file" in found.stderr
+    assert job.read_bytes() == before
+    saved = tmp_path / "saved.json"
+    for _ in range(2):
+        assert sweep(job, "--concurrency", "1", "--save", saved).exit_code == 0

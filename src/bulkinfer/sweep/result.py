@@ -170,6 +170,11 @@ def check_writable(path: Path, option: str) -> None:
         raise JobError(f"{option}: expected a file, and {path} is none")
     with _told(path, option), _part_of(path) as part:
         part.write_bytes(b"")
+    if option == "--save" and path.exists() and path.stat().st_size:
+        try:
+            load_result(path)
+        except JobError:  # a job file, say
+            raise JobError(f"{option}: {path} is there and holds no sweep; name another file, or remove it") from None
 
 
 def save_result(found: Found, path: Path) -> None:
