@@ -516,3 +516,13 @@ def test_whole_numbers_beside_others_stay_whole(folder: JobFolder) -> None:
     export(folder, "out.csv")
     with (folder.path / "out.csv").open(newline="") as stream:
         assert [row["n"] for row in csv.DictReader(stream)] == [str(long), "1.5"]
+
+
+def test_of_two_columns_of_one_name_the_first_is_exported(folder: JobFolder) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["x"]), pa.array([1]), pa.array([2])], ["id", "body", "n", "n"]
+    )
+    pq.write_table(table, folder.path / "in.parquet")
+    folder.run(input={"path": "in.parquet"})
+    export(folder, "out.parquet")
+    assert pq.read_table(folder.path / "out.parquet").to_pylist()[0]["n"] == 1

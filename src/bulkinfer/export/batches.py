@@ -122,7 +122,8 @@ def open_batch_writer(target: Target, spec: JobSpec) -> Iterator[BatchWriter]:
 
 def _list_answers(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Text, reason to end, log probabilities and reasoning of each answer to one document."""
-    details = orjson.loads(row["details"]) if row["details"] else {}
+    told = row.get("details")  # a database from before has none
+    details = orjson.loads(told) if told else {}
     outputs = details.get("outputs") or [{"text": row["output"], "finish_reason": row["finish_reason"]}]
     is_one = "outputs" not in details
     logprobs, reasoning = details.get("logprobs"), details.get("reasoning")

@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from bulkinfer.errors import InputError, JobError
+from bulkinfer.errors import JobError
 from bulkinfer.job import InputSpec
 from bulkinfer.records import Selection, SourceFile
 from bulkinfer.sources.keys import MAX_KEY, file_key, row_keys
@@ -93,14 +93,11 @@ def _find_bar(files: Sequence[SourceFile], size: int, seed: int) -> int | None:
 def _cut(files: Sequence[SourceFile], limit: int) -> list[SourceFile]:
     kept: list[SourceFile] = []
     num_left = limit
-    for position, file in enumerate(files):
+    for file in files:
         last_row = 0
-        try:
-            for number in islice(_iter_numbers(file), num_left):
-                last_row = number
-                num_left -= 1
-        except InputError:  # the run will come to it, too, and keep what is before
-            return kept + list(files[position:])
+        for number in islice(_iter_numbers(file), num_left):
+            last_row = number
+            num_left -= 1
         if num_left == 0:
             selection = replace(file.selection or Selection(), last_row=last_row)
             kept.append(_select(file, selection, {"last_row": last_row}))

@@ -317,7 +317,7 @@ def _as_array(values: list[JsonValue], arrow_type: pa.DataType) -> pa.Array:
 
 
 def _plain(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    array = batch.column(field.name)
+    array = batch.column(batch.schema.get_all_field_indices(field.name)[0])
     return array if array.type == field.type else array.cast(field.type)
 
 
