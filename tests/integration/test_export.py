@@ -526,3 +526,15 @@ def test_of_two_columns_of_one_name_the_first_is_exported(folder: JobFolder) -> 
     folder.run(input={"path": "in.parquet"})
     export(folder, "out.parquet")
     assert pq.read_table(folder.path / "out.parquet").to_pylist()[0]["n"] == 1
+
+
+def test_an_input_whose_ending_says_nothing_is_not_written_over_either(folder: JobFolder) -> None:
+    folder.write_documents(DOCUMENTS, "in.dat")
+    folder.run(input={"path": "in.dat", "format": "jsonl"})
+    job = load_job(folder.job_path)
+    wanted = parse_target(folder.path / "in.dat", ExportFormat.JSONL)
+    with (
+        open_reader(job.database_path) as reader,
+        pytest.raises(JobError, match="a file of the input, and would be lost"),
+    ):
+        export_job(reader, job, wanted, ExportOptions())

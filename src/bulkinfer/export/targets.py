@@ -10,7 +10,7 @@ from typing import IO
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.job import Job
 from bulkinfer.records import ExportFormat, SourceFile
-from bulkinfer.sources import find_source_files
+from bulkinfer.sources import find_named_files
 from bulkinfer.store import replacing
 from bulkinfer.store.paths import lock_path, wal_path
 
@@ -83,7 +83,7 @@ def check_target(target: Target, job: Job) -> None:
         return
     files: list[SourceFile] = []
     with suppress(InputError):  # what cannot be found cannot be lost
-        files = find_source_files(job.input_patterns, job.folder)
+        files = find_named_files(job)
     database = job.database_path
     kept = {
         **{file.path: "a file of the input" for file in files},

@@ -21,13 +21,18 @@ _KINDS = {
 }
 
 
+def find_named_files(job: Job) -> list[SourceFile]:
+    """All files that a job names, whatever of them is chosen. Raises InputError as `find_source_files` does."""
+    return find_source_files(job.input_patterns, job.folder, _read_choice(job))
+
+
 def find_input(job: Job) -> list[SourceFile]:
     """The files of a job in the order in which they are read, with what of them is chosen.
 
     Raises InputError as `find_source_files` does; JobError for a condition or a query that does not fit. A
     query is run by this.
     """
-    files = find_source_files(job.input_patterns, job.folder, _read_choice(job))
+    files = find_named_files(job)
     if job.spec.input.sql is not None:
         files = [query_input(files, job.spec.input.sql)]
     return choose_rows(files, job.spec.input)
