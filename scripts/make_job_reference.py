@@ -54,17 +54,19 @@ def _describe_section(section: Schema, definitions: Schema, *, is_one_of_many: b
     yield "| key | value | default | what |"
     yield "|---|---|---|---|"
     for key, value in section["properties"].items():
-        is_needed = key in section.get("required", ())
-        default = "must be given" if is_needed else _tell_default(value)
         nested = [definitions[ref] for ref in _iter_refs(value)]
-        what = _tell_what(value) or str(nested[0].get("description", "")) if nested else _tell_what(value)
-        yield f"| `{key}` | {_cell(_tell_type(value, definitions))} | {default} | {_cell(what)} |"
+        yield _describe_key(section, key, definitions, told=nested[0].get("description", "") if nested else "")
         for inner in nested:
-            for inner_key, inner_value in inner.get("properties", {}).items():
-                needed = inner_key in inner.get("required", ())
-                told = "must be given" if needed else _tell_default(inner_value)
-                what = _cell(_tell_what(inner_value))
-                yield f"| `{key}.{inner_key}` | {_cell(_tell_type(inner_value, definitions))} | {told} | {what} |"
+            for inner_key in inner.get("properties", {}):
+                yield _describe_key(inner, inner_key, definitions, within=f"{key}.")
+
+
+def _describe_key(section: Schema, key: str, definitions: Schema, *, within: str = "", told: str = "") -> str:
+    """One line; `told`: what it is for where the key itself does not say."""
+    value = section["properties"][key]
+    default = "must be given" if key in section.get("required", ()) else _tell_default(value)
+    what = _cell(_tell_what(value) or told)
+    return f"| `{within}{key}` | {_cell(_tell_type(value, definitions))} | {default} | {what} |"
 
 
 def _tell_what(value: Schema) -> str:

@@ -6,20 +6,13 @@ from bulkinfer.job.spec import JobSpec
 def keep_task(changed: JobSpec, original: JobSpec) -> JobSpec:
     """The job that tells which task a run over failures belongs to: the changed one, without what is harmless to it.
 
-    More tokens for an answer: those that are there ended by themselves. A policy for documents that are too long, or
-    one for answers that are cut or wrong, where there was none: what was answered had no need of it. Limits and engine
-    arguments are no part of a task in any case.
+    More tokens for an answer: those that are there ended by themselves. A policy for documents that are too long, where
+    there was none: what was answered had no need of it. Other limits, what is done about answers that are cut or wrong,
+    and engine arguments are no part of a task in any case.
     """
     updates: dict[str, object] = {}
     if (changed.sampling.max_tokens or 0) > (original.sampling.max_tokens or 0) > 0:
         updates["sampling"] = changed.sampling.model_copy(update={"max_tokens": original.sampling.max_tokens})
     if original.limits.overlong == "fail":
         updates["limits"] = original.limits
-    if not original.output.accept_truncated:
-        kept = {name: getattr(original.output, name) for name in _POLICIES}
-        updates["output"] = changed.output.model_copy(update=kept)
     return changed.model_copy(update=updates)
-
-
-_POLICIES = ("accept_truncated", "repair", "max_repairs")
-"""For answers that are cut or wrong."""
