@@ -111,6 +111,8 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str,
             messages=spec.prompt.messages,
             reasoning=spec.output.reasoning,
             images=spec.prompt.images,
+            # Cut answers must never count as done for a job that takes none.
+            accept_truncated=(spec.output.accept_truncated and spec.writes_answers) or None,
         ),
     }
     # What other kinds of tasks add: a task from before there were any keeps its fingerprint.

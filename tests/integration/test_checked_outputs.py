@@ -9,8 +9,7 @@ import pytest
 from bulkinfer.errors import ExitCode, JobError
 from bulkinfer.events import Warned
 from bulkinfer.job import load_job
-from bulkinfer.records import Only
-from bulkinfer.runner import RunOptions, plan_run
+from bulkinfer.runner import plan_run
 from bulkinfer.runner.forecast import forecast_run
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder, make_documents
@@ -158,11 +157,17 @@ def test_cut_answers_count_where_the_job_says_so_and_json_must_be_whole_all_the_
     engine = {**folder.spec["engine"], "simulated": cut}
     report = folder.run(engine=engine)
     assert report.exit_code is ExitCode.TOO_MANY_FAILURES
-    report = folder.run(RunOptions(only=Only.TRUNCATED), engine=engine, output={"accept_truncated": True})
+    strict = report.summary["task_fingerprint"]
+    report = folder.run(engine=engine, output={"accept_truncated": True})
     assert report.exit_code is ExitCode.OK
     assert select(folder, "select distinct finish_reason, value from answers where output_tokens = 8") == [
         ("length", None)
     ]
+
+    report = folder.run(engine=engine)
+    assert report.summary["task_fingerprint"] == strict
+    assert select(folder, "select * from answers where finish_reason = 'length'") == [], "none of a job that takes none"
+    assert report.exit_code is ExitCode.TOO_MANY_FAILURES
 
 
 @pytest.mark.parametrize(
@@ -228,7 +233,7 @@ def test_a_repair_is_no_part_of_the_task(folder: JobFolder) -> None:
     folder.write_documents(make_documents(3))
     write_job(folder, EXTRACT)
     first = folder.run().summary["task_fingerprint"]
-    second: Any = folder.run(output={"repair": "retry_longer", "max_repairs": 5, "accept_truncated": True}).summary
+    second: Any = folder.run(output={"repair": "retry_longer", "max_repairs": 5}).summary
     assert second["task_fingerprint"] == first
     assert second["documents"]["already_done"] == 3
 

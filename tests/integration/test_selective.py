@@ -100,6 +100,19 @@ def test_fewer_tokens_are_a_new_task_beside_the_old(cut: JobFolder) -> None:
     assert select(cut, "select count(*) from open_failures") == [(5,)]
 
 
+def test_cut_answers_that_a_change_accepts_never_stand_in_the_task_that_accepts_none(cut: JobFolder) -> None:
+    cut.write_job(engine=with_faults(cut, ("CUT", "truncate")))
+    report = run(cut, Only.TRUNCATED, "output.accept_truncated=true")
+    assert (report.exit_code, counts_of(report)) == (ExitCode.OK, (4, 0))
+    assert isinstance(report.summary["selection"], dict)
+    assert report.summary["selection"]["is_new_task"] is True
+    assert "output.accept_truncated" in warnings_of(cut)[0]
+    assert select(cut, "select count(*), any_value(finish_reason) from answers") == [(4, "length")]
+    assert counts_of(cut.run_as_written()) == (0, 0)
+    assert select(cut, "select count(*), any_value(finish_reason) from answers") == [(10, "stop")]
+    assert select(cut, "select count(*) from open_failures where code = 'truncated'") == [(4,)]
+
+
 def test_a_new_task_takes_over_its_own_failures(cut: JobFolder) -> None:
     cut.write_job(engine=with_faults(cut, ("CUT 1", "truncate")))
     assert counts_of(run(cut, Only.TRUNCATED, "sampling.temperature=0.5")) == (3, 1)

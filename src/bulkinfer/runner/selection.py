@@ -24,8 +24,8 @@ def refuse_selection(only: Only) -> JobError:
     """A selective run that can select nothing must not look like a success."""
     return JobError(
         f"--only {only}: nothing has failed with these settings. A change of prompt, model or sampling in the job file "
-        "is a new task: run it without --only. What --set changes stays in the task that failed: sampling.max_tokens "
-        "upwards, limits and output"
+        "is a new task: run it without --only. What --set changes stays in the task that failed where it cannot alter "
+        "an answer, as sampling.max_tokens upwards and most of limits and output: see docs/failures.md"
     )
 
 
