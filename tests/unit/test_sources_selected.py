@@ -126,6 +126,27 @@ def test_a_row_that_cannot_be_judged_fails_and_the_others_are_judged(name: str, 
     assert "x" not in fault.reason.replace("input.where", "").partition(": ")[2].replace("expected", "")
 
 
+@each_format
+@pytest.mark.parametrize("where", ["lang = 'en' and price::int >= 3", "price::int >= 3 and lang = 'en'"])
+def test_a_row_is_judged_alike_in_every_format_and_whatever_is_read_beside_it(
+    name: str, where: str, tmp_path: Path
+) -> None:
+    """German rows need no price; of the English ones each third has none that is a number."""
+    rows = [
+        {"id": f"k{n}", "text": f"t{n}", "lang": "de" if n % 2 else "en", "price": "x" if n % 3 == 0 else str(n)}
+        for n in range(2500)
+    ]
+    file = write(tmp_path / name, rows)
+    chosen = read(file, Selection(where=where))
+    lines = {row.origin.document_id: row.origin.row for row in read(file, None)}
+    assert [row.origin.row for row in chosen] == [
+        lines[f"k{n}"] for n in range(2500) if n % 2 == 0 and (n % 3 == 0 or n >= 3)
+    ]
+    assert [isinstance(row, UnreadableRow) for row in chosen[:4]] == [True, False, True, False]
+    for part in (chosen[::5], chosen[-1:], [row for row in chosen if isinstance(row, UnreadableRow)]):
+        assert read(file, Selection(where=where), iter([row.origin.row for row in part])) == part
+
+
 @pytest.mark.parametrize("name", ["in.jsonl", "in.csv"])
 def test_a_row_that_cannot_be_read_is_kept(name: str, tmp_path: Path) -> None:
     file = write(tmp_path / name, ROWS[:4])

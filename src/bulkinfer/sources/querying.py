@@ -23,7 +23,7 @@ from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.selected import iter_blocks, read_schema
 from bulkinfer.sources.spooled import FAULT
 from bulkinfer.sources.typed import probe_kinds, schema_of, split_by_types
-from bulkinfer.sql import ROW, Query, explained_query, open_query
+from bulkinfer.sql import Query, explained_query, open_query
 
 NAME = "input.sql"
 
@@ -77,12 +77,11 @@ def _load_lines(query: Query, source: Source) -> None:
     expected = schema_of(kinds)
     for block in iter_blocks(source.iter_rows()):
         faults = [_describe(row) for row in block if isinstance(row, UnreadableRow)]
-        documents = {row.origin.row: row for row in block if isinstance(row, Document)}
-        for rows in split_by_types(list(documents.values()), kinds):
-            if rows.drop_columns(ROW).schema == expected:
-                query.add(rows.drop_columns(ROW))
+        for rows in split_by_types([row for row in block if isinstance(row, Document)], kinds):
+            if rows.table.schema == expected:
+                query.add(rows.table)
             else:
-                faults += [_describe_misfit(documents[number]) for number in rows[ROW].to_pylist()]
+                faults += map(_describe_misfit, rows.documents)
         if faults:
             query.add_faults(faults)
 

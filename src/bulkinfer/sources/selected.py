@@ -6,7 +6,6 @@ condition, and is kept; one for which the condition cannot be evaluated becomes 
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count, islice, takewhile
 
@@ -17,7 +16,7 @@ from bulkinfer.records import Document, FormatKind, Selection, SourceFile, Unrea
 from bulkinfer.sources.base import Source, TableSource
 from bulkinfer.sources.keys import file_key, row_keys
 from bulkinfer.sources.typed import Kind, probe_kinds, schema_of, split_by_types
-from bulkinfer.sql import ROW, CannotMatch, Condition, Judge, iter_matching_parquet
+from bulkinfer.sql import CannotMatch, Condition, Judge, iter_matching_parquet
 
 Open = Callable[[SourceFile, frozenset[str] | None, str | None], Source]
 _Row = Document | UnreadableRow
@@ -91,27 +90,26 @@ class SelectedSource:
 
     def _iter_matching(self, table: TableSource, condition: Condition) -> Iterator[tuple[int, bool]]:
         """Numbers of rows with whether the condition holds for them, or cannot be judged. Ascending."""
-        columns, missing = condition.find_columns(table.schema.names)
         last_row = 0
         if self._file.format.kind is FormatKind.PARQUET and not self._file.url:
             try:
-                for last_row in iter_matching_parquet(self._file.path, condition, missing):
+                for last_row in iter_matching_parquet(self._file.path, condition, table.schema.names):
                     yield last_row, True
                 return
             except CannotMatch:
                 pass
-        nulls = pa.schema([(name, pa.string()) for name in missing])
-        schema = pa.schema([*(table.schema.field(name) for name in columns), *nulls, pa.field(ROW, pa.int64())])
-        with Judge(condition, schema) as judge:
+        columns, missing = condition.find_columns(table.schema.names)
+        with Judge(condition) as judge:
             for first, batch in table.iter_columns(columns):
                 if isinstance(batch, range):
                     yield from ((number, False) for number in batch if number > last_row)
                     continue
-                absent = [pa.nulls(batch.num_rows, pa.string())] * len(missing)
-                numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
-                names = [*batch.schema.names, *missing, ROW]
-                kept = judge.judge(pa.table([*batch.columns, *absent, numbers], names=names))
-                yield from ((number, kept[number]) for number in sorted(kept) if number > last_row)
+                rows = pa.Table.from_batches([batch])
+                for name in missing:
+                    rows = rows.append_column(name, pa.nulls(batch.num_rows, pa.string()))
+                for place, holds in judge.judge(rows).items():
+                    if first + place > last_row:
+                        yield first + place, holds
 
     def _iter_read(self, condition: Condition, numbers: Iterator[int] | None) -> Iterator[_Row]:
         """Of lines: read them all, and then judge what they hold."""
@@ -120,18 +118,12 @@ class SelectedSource:
         if fields is not None:
             fields = None if condition.takes_all else fields | kinds.keys()
         self._whole = self._open_whole(self._file, fields, self._id_field)
-        with ExitStack() as stack:
-            judges: dict[pa.Schema, Judge] = {}
-
-            def judge(rows: pa.Table) -> Mapping[int, bool]:
-                if rows.schema not in judges:
-                    judges[rows.schema] = stack.enter_context(Judge(condition, rows.schema))
-                return judges[rows.schema].judge(rows)
-
+        with Judge(condition) as judge:
             for block in iter_blocks(self._whole.iter_rows(numbers)):
                 kept: dict[int, bool] = {}
                 for rows in split_by_types([row for row in block if isinstance(row, Document)], kinds):
-                    kept.update(judge(rows))
+                    for place, holds in judge.judge(rows.table).items():
+                        kept[rows.documents[place].origin.row] = holds
                 for row in block:
                     match row:
                         case UnreadableRow():

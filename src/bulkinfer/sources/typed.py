@@ -6,6 +6,7 @@ So what is judged of a row depends on nothing but the row and the beginning of i
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 
 from bulkinfer.records import Document, JsonValue
 from bulkinfer.sources.base import Source
-from bulkinfer.sql import ROW
 
 NUM_PROBED_ROWS = 1_000
 _MAX_INT64 = 2**63 - 1
@@ -61,8 +61,16 @@ def schema_of(kinds: Mapping[str, Kind]) -> pa.Schema:
     return pa.schema({name: _TYPES[kind] for name, kind in kinds.items()})
 
 
-def split_by_types(rows: Sequence[Document], kinds: Mapping[str, Kind]) -> Iterator[pa.Table]:
-    """The rows as tables of one schema each, with their numbers in the column ROW; most often it is one table."""
+@dataclass(frozen=True, slots=True)
+class TypedRows:
+    """Some rows, and the same as a table."""
+
+    documents: Sequence[Document]
+    table: pa.Table
+
+
+def split_by_types(rows: Sequence[Document], kinds: Mapping[str, Kind]) -> Iterator[TypedRows]:
+    """The rows as tables of one schema each; most often it is one table."""
     groups: dict[tuple[Kind, ...], list[Document]] = {}
     for row in rows:
         signature = tuple(_fit(kind, row.fields.get(name)) for name, kind in kinds.items())
@@ -72,8 +80,8 @@ def split_by_types(rows: Sequence[Document], kinds: Mapping[str, Kind]) -> Itera
             name: pa.array([_write(kind, row.fields.get(name)) for row in members], _TYPES[kind])
             for name, kind in zip(kinds, signature, strict=True)
         }
-        numbers = pa.array([row.origin.row for row in members], pa.int64())
-        yield pa.table({**columns, ROW: numbers})
+        # Without a column it has as many rows all the same.
+        yield TypedRows(members, pa.table(columns or {"": pa.nulls(len(members))}).select(list(columns)))
 
 
 _KINDS = {type(None): Kind.NULL, bool: Kind.TRUTH, int: Kind.WHOLE, float: Kind.NUMBER, str: Kind.TEXT}

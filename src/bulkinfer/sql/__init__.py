@@ -5,11 +5,10 @@
 It is apart from the job's database, and reads no input itself but Parquet files, which DuckDB reads as it needs them.
 """
 
-from bulkinfer.sql.condition import ROW, CannotMatch, Condition, Judge, iter_matching_parquet
+from bulkinfer.sql.condition import CannotMatch, Condition, Judge, iter_matching_parquet
 from bulkinfer.sql.query import Query, explained_query, open_query
 
 __all__ = [
-    "ROW",
     "CannotMatch",
     "Condition",
     "Judge",

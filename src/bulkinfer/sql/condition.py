@@ -4,10 +4,13 @@ The same row gets the same judgement whatever is read beside it: no functions of
 only where the rows are looked at anew each time (`is_stable`).
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial, reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,9 @@ import orjson
 import pyarrow as pa
 
 from bulkinfer.errors import JobError
-from bulkinfer.sql.sandbox import describe_error, open_sandbox, quote_name
+from bulkinfer.sql.clauses import Clauses, Join, Joint, Node, Truth, find_truth, take_apart
+from bulkinfer.sql.sandbox import describe_error, open_closed_sandbox, open_sandbox, quote_name
 
-ROW = "bulkinfer_row"
-"""The column of a table that is judged which numbers its rows."""
 _READ_ROWS = 10_000
 _CLOCK = frozenset({
     "age", "current_date", "current_localtime", "current_localtimestamp", "current_time", "current_timestamp",
@@ -40,6 +42,9 @@ class Condition:
     """Whether it speaks of all columns, by a star."""
     is_stable: bool
     """Whether it holds for the same rows tomorrow."""
+    clauses: Clauses
+    is_filter: bool
+    """Whether DuckDB can filter by it, in the order that it likes: where that goes through, it has judged rightly."""
 
     @staticmethod
     @lru_cache(maxsize=8)  # one text for ten thousand files, and DuckDB is slow to list its functions
@@ -47,24 +52,34 @@ class Condition:
         """Raises JobError for what is no condition over one row."""
         if not text.strip():
             raise _wrong("expected a condition, found nothing")
-        with open_sandbox() as connection:
+        with open_closed_sandbox() as connection:
             tree = _parse(connection, text)
             volatile = {name for (name,) in connection.execute(_VOLATILE).fetchall()}
+            clauses = take_apart(tree, partial(_write, connection))
         parts = list(_walk(tree))
-        kinds = {part.get("class") for part in parts}
+        kinds = [part.get("class") for part in parts]
         if "SUBQUERY" in kinds:
             raise _wrong("a subquery sees more than one row; put it into input.sql")
+        if "POSITIONAL_REFERENCE" in kinds:
+            raise _wrong("a column by its place, such as #1, is another one in each format; write its name")
         called = {str(part["function_name"]).lower() for part in parts if part.get("class") == "FUNCTION"}
         if chance := sorted(called & volatile):
             raise _wrong(f"{chance[0]}() would choose other rows each time; input.sample draws the same ones")
         paths = [part["column_names"] for part in parts if part.get("class") == "COLUMN_REF"]
         names = [path[1] if len(path) > 1 and path[0].lower() == "input" else path[0] for path in paths]
         clock = _CLOCK & (called | {name.lower() for name in names})
+        takes_all = "STAR" in kinds
+        # A star stands for several conditions, and what is joined within a clause has an order of its own.
+        whole = Clauses((text,))
+        apart = whole if clauses is None or takes_all else clauses
+        num_joined = sum(isinstance(step, Join) and step.joint is not Joint.NOT for step in apart.steps)
         return Condition(
             text,
             tuple(name for name in dict.fromkeys(names) if name.lower() not in _CLOCK),
-            takes_all="STAR" in kinds,
+            takes_all=takes_all,
             is_stable=not clock,
+            clauses=apart,
+            is_filter=not takes_all and num_joined == kinds.count("CONJUNCTION"),
         )
 
     def find_columns(self, known: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -86,17 +101,19 @@ class Condition:
 
     def check(self, schema: pa.Schema) -> None:
         """Raise JobError for one that rows with these columns cannot be judged by."""
-        with Judge(self, schema.empty_table().append_column(ROW, pa.array([], pa.int64())).schema) as judge:
-            judge.check()
+        named = {name.lower() for name in self.names} - {name.lower() for name in schema.names}
+        if "input" in named:
+            raise _wrong("input stands for the whole row; name columns")
+        with Judge(self) as judge:
+            judge.check(schema)
 
 
 class Judge:
-    """Evaluates a condition over tables of one schema. For one thread; use it in a `with` statement."""
+    """Evaluates a condition over tables. For one thread; use it in a `with` statement."""
 
-    def __init__(self, condition: Condition, schema: pa.Schema) -> None:
+    def __init__(self, condition: Condition) -> None:
         self._condition = condition
-        self._sandbox = open_sandbox()
-        self._schema = schema
+        self._sandbox = open_closed_sandbox()
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     def __enter__(self) -> "Judge":
@@ -106,31 +123,46 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self._sandbox.__exit__(None, None, None)
 
-    def check(self) -> None:
+    def check(self, schema: pa.Schema) -> None:
         """Raise JobError when the columns do not fit the condition."""
         try:
-            self._select_holding(self._schema.empty_table())
+            self._filter(schema.empty_table())
         except duckdb.Error as error:
             raise _wrong(describe_error(error)) from error
 
     def judge(self, rows: pa.Table) -> Mapping[int, bool]:
-        """Of the rows of a table, by their number in the column ROW, those that are kept.
+        """Of the rows of a table, by their place in it from 0, those that are kept, ascending.
 
         True where the condition holds; False where it cannot be evaluated, as for a text that is no number. Rows for
         which it does not hold are not in it. Raises JobError where DuckDB has no memory left.
         """
-        with suppress(duckdb.Error):
-            return dict.fromkeys(self._select_holding(rows), True)
-        try:  # some row cannot be judged: which?
-            found = self._select(f"select {ROW}, try((\n{self._condition.text}\n) is true) from input", rows)
+        if self._condition.is_filter:
+            with suppress(duckdb.Error):  # raised for some row that cannot be judged: which?
+                return dict.fromkeys(self._filter(rows), True)
+        truth = find_truth(self._condition.clauses, partial(self._evaluate, rows))
+        fails = (truth.is_false | truth.is_null).tolist()
+        return {place: not fails[place] for place in truth.is_true.nonzero()[0].tolist()}
+
+    def _filter(self, rows: pa.Table) -> list[int]:
+        place = _free_name(self._condition, rows.schema.names)
+        numbered = rows.append_column(place, pa.array(range(rows.num_rows), pa.int64()))
+        statement = f"select {place} from input where (\n{self._condition.text}\n)"
+        return sorted(found for (found,) in self._select(statement, numbered))
+
+    def _evaluate(self, rows: pa.Table, clause: str) -> Truth:
+        """A clause alone, row by row where it fails."""
+        table = rows if rows.num_columns else pa.table({"": pa.nulls(rows.num_rows)})
+        try:
+            found = self._select(f"select try([(\n{clause}\n)::boolean]) from input", table)
         except (duckdb.OutOfMemoryException, duckdb.FatalException, duckdb.InterruptException) as error:
             raise _wrong(describe_error(error)) from error
-        except duckdb.Error:  # none can: its values have other types than the condition takes
-            return dict.fromkeys(rows[ROW].to_pylist(), False)
-        return {row: holds is True for row, holds in found if holds is not False}
-
-    def _select_holding(self, rows: pa.Table) -> list[int]:
-        return [row for (row,) in self._select(f"select {ROW} from input where (\n{self._condition.text}\n)", rows)]
+        except duckdb.Error:  # for no row: its values have other types than the clause takes
+            found = [(None,)] * rows.num_rows
+        columns = [
+            Truth.of([value and value[0] for value in values], [value is None for value in values])
+            for values in zip(*found, strict=True)
+        ] or [Truth.of([], [])]
+        return reduce(and_, columns)  # a star stands for one column after the other, and all are meant
 
     def _select(self, statement: str, rows: pa.Table) -> list[tuple[Any, ...]]:
         connection = self._connection
@@ -142,19 +174,25 @@ class Judge:
             connection.unregister("input")
 
 
-def iter_matching_parquet(path: Path, condition: Condition, missing: Sequence[str]) -> Iterator[int]:
+def iter_matching_parquet(path: Path, condition: Condition, known: Sequence[str]) -> Iterator[int]:
     """The numbers of the rows of a Parquet file for which the condition holds, from 1, ascending.
 
     DuckDB reads the file, only the columns that the condition names, and leaves out row groups whose statistics say
-    that none of their rows can match. `missing` are names that the file lacks: null. Raises CannotMatch where a row
-    cannot be judged, or DuckDB cannot read the file; the numbers before are right.
+    that none of their rows can match. `known` are the columns of the file; what it lacks is null. Raises CannotMatch
+    where a row cannot be judged, or DuckDB cannot read the file; the numbers before are right.
     """
-    nulls = "".join(f", null::varchar as {quote_name(name)}" for name in missing)
+    columns, missing = condition.find_columns(known)
+    alike = Counter(name.lower() for name in known)
+    if not condition.is_filter or any(alike[name.lower()] > 1 for name in columns):
+        raise CannotMatch("its columns cannot be told by name")
+    number = _free_name(condition, known)
+    listed = [*map(quote_name, columns), *(f"null::varchar as {quote_name(name)}" for name in missing)]
     statement = f"""
-        select file_row_number + 1
+        select {number}
         from (
+            select {", ".join([f"file_row_number + 1 as {number}", *listed])}
             -- what a folder is called (year=2024) must not stand for what the file holds
-            select *{nulls} from read_parquet($path, file_row_number = true, hive_partitioning = false)
+            from read_parquet($path, file_row_number = true, hive_partitioning = false)
         ) as input
         where (\n{condition.text}\n)
     """
@@ -174,8 +212,7 @@ class CannotMatch(Exception):
 def _parse(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
     """The condition's syntax tree."""
     statement = f"select 1 from input where (\n{text}\n)"
-    ((found,),) = connection.execute("select json_serialize_sql($sql::varchar)", {"sql": statement}).fetchall()
-    tree = orjson.loads(found)
+    tree = _serialize(connection, statement)
     if tree["error"]:
         raise _wrong(tree["error_message"])
     node = tree["statements"][0]["node"] if len(tree["statements"]) == 1 else {}
@@ -185,6 +222,46 @@ def _parse(connection: duckdb.DuckDBPyConnection, text: str) -> dict[str, Any]:
         raise _wrong("more than one condition; give what stands behind WHERE, and no more")
     clause: dict[str, Any] = node["where_clause"]
     return clause
+
+
+def _write(connection: duckdb.DuckDBPyConnection, node: Node) -> str | None:
+    """A part of the tree as SQL; None for one that would not be read again as it is."""
+    tree = _serialize(connection, "select 1")
+    tree["statements"][0]["node"]["select_list"] = [node]
+    try:
+        given = json.dumps(tree)
+    except RecursionError:
+        return None
+    ((statement,),) = connection.execute("select json_deserialize_sql($tree::json)", {"tree": given}).fetchall()
+    read = _serialize(connection, statement)
+    is_same = list(map(_list_values, _walk(read))) == list(map(_list_values, _walk(tree)))
+    return str(statement).removeprefix("SELECT ") if is_same else None
+
+
+def _list_values(node: Node) -> Mapping[str, Any]:
+    """What a node says itself, but for where it stood and whether a function was written as an operator."""
+    return {
+        key: value
+        for key, value in node.items()
+        if not isinstance(value, dict)
+        and not (isinstance(value, list) and any(isinstance(part, dict) for part in value))
+        and not key.startswith(("query_location", "is_operator"))
+    }
+
+
+def _free_name(condition: Condition, columns: Sequence[str]) -> str:
+    """For a column that the condition cannot see: neither it nor the table has the name."""
+    taken = {name.lower() for name in (*condition.names, *columns)}
+    name = "bulkinfer_row"
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _serialize(connection: duckdb.DuckDBPyConnection, statement: str) -> dict[str, Any]:
+    ((found,),) = connection.execute("select json_serialize_sql($sql::varchar)", {"sql": statement}).fetchall()
+    tree: dict[str, Any] = orjson.loads(found)
+    return tree
 
 
 def _walk(tree: object) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import duckdb
@@ -24,12 +25,32 @@ def open_sandbox(paths: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnecti
     """A database in memory that may read the files at `paths` and nothing else. What does not fit goes to a folder."""
     with ExitStack() as stack:
         spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="bulkinfer-"))
-        connection = stack.enter_context(duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill}))
-        connection.execute("set timezone = 'UTC'")
-        connection.execute("set allowed_paths = $paths", {"paths": [str(path) for path in paths]})
-        connection.execute("set enable_external_access = false")
-        connection.execute("set lock_configuration = true")
+        yield stack.enter_context(_connect(paths, spill))
+
+
+@contextmanager
+def open_closed_sandbox() -> Iterator[duckdb.DuckDBPyConnection]:
+    """The same without a way to any file or folder, for a few rows at a time.
+
+    The process has one such database, and each who asks a connection: to open a database takes as long as to judge
+    ten thousand rows, and an input may have ten thousand files.
+    """
+    with _open_closed().cursor() as connection:
         yield connection
+
+
+@lru_cache(maxsize=1)
+def _open_closed() -> duckdb.DuckDBPyConnection:
+    return _connect((), "")
+
+
+def _connect(paths: Sequence[Path], spill: str) -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
+    connection.execute("set global timezone = 'UTC'")
+    connection.execute("set allowed_paths = $paths", {"paths": [str(path) for path in paths]})
+    connection.execute("set enable_external_access = false")
+    connection.execute("set lock_configuration = true")
+    return connection
 
 
 def describe_error(error: duckdb.Error) -> str:
