@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pytest
 
@@ -166,6 +167,68 @@ def test_a_part_that_fails_fails_its_document_with_its_code_and_number(long: Job
     again = long.run(RunOptions(only=Only.FAILED))
     assert documents_of(again)["succeeded"] == 1
     assert parts_of(again)["reused"] > 0
+
+
+def test_a_document_of_cut_answers_says_so_and_is_none_where_they_do_not_count(long: JobFolder) -> None:
+    write(long, [long_body(0)])
+    engine = with_fault(long, "Sentence 77 of text 0 ", "truncate")
+    accepting = long.run(engine=engine, output={"accept_truncated": True})
+    assert documents_of(accepting)["failed"] == 0
+    assert select(long, "select finish_reason from answers where document_id = 'long0'") == [("length",)]
+    assert told_of(long, "long0")["parts_cut"] == 1
+    assert select(long, "select count(*) from parts where finish_reason = 'length'") == [(1,)]
+    strict = long.run(engine=engine)
+    assert documents_of(strict)["failed_by_code"] == {"truncated": 1}
+    assert parts_of(strict)["reused"] == 0
+    assert select(long, "select count(*) from answers where finish_reason = 'length'") == [(0,)]
+
+
+def test_parts_stored_before_it_was_known_whether_they_were_cut_are_asked_again(long: JobFolder) -> None:
+    write(long, [long_body(0)])
+    first = parts_of(long.run())
+    answers = select(long, "select document_id, output from answers order by 1")
+    with duckdb.connect(long.database) as connection:
+        connection.execute("alter table parts drop column finish_reason")
+        connection.execute("alter table parts drop column repairs")
+        connection.execute("delete from results")
+    assert parts_of(long.run()) == first
+    assert select(long, "select document_id, output from answers order by 1") == answers
+
+
+def test_repairs_of_parts_are_told_with_their_part_in_a_later_run_too(long: JobFolder) -> None:
+    write(long, [long_body(0)])
+    engine = with_fault(long, "Sentence 77 of text 0 ", "truncate", 1)
+    report = long.run(engine=engine, output={"repair": "retry"})
+    asked = "select (details->'repairs')::varchar, attempts from answers where attempts > 1"
+    ((repairs, attempts),) = select(long, asked)
+    (repair,) = orjson.loads(str(repairs))
+    assert (repair["code"], repair["then"], attempts) == ("truncated", "again", 2)
+    assert 1 < repair["part"] < told_of(long, "long0")["parts"]
+    assert select(long, "select count(*) from parts") == [(parts_of(report)["answered"],)], "each counts once"
+    with duckdb.connect(long.database) as connection:
+        connection.execute("delete from results")
+    again = long.run()
+    assert parts_of(again)["answered"] == 0
+    assert select(long, asked) == [(repairs, attempts)]
+
+
+def test_repairs_of_a_part_that_fails_are_told_with_its_document(long: JobFolder) -> None:
+    engine = with_fault(long, "Sentence 77 of text 1 ", "truncate")
+    report = long.run(engine=engine, output={"repair": "retry"})
+    assert documents_of(report)["failed_by_code"] == {"truncated": 1}
+    ((message, repairs),) = select(long, "select message, details->'repairs' from failures")
+    told = orjson.loads(str(repairs))
+    assert [one["then"] for one in told] == ["again", "again"]
+    assert all(str(message).startswith(f"part {one['part']} of ") for one in told)
+
+
+def test_a_document_per_second_is_a_document_however_often_it_was_asked(long: JobFolder) -> None:
+    report: Any = long.run(
+        engine=with_fault(long, "Sentence 7", "truncate", 1), output={"repair": "retry"}, limits={"max_failures": 0}
+    ).summary
+    # On a virtual clock nothing takes time but the run's own work.
+    num_answered = report["throughput"]["documents_per_s"] * report["seconds"]["generate"]
+    assert num_answered == pytest.approx(report["documents"]["succeeded"], rel=0.05)
 
 
 def test_a_part_that_the_engine_fails_on_is_asked_again(long: JobFolder) -> None:

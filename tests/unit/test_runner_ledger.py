@@ -346,6 +346,23 @@ def test_progress_holds_the_counts() -> None:
     assert progress.runner_memory_bytes > 10_000_000
 
 
+def test_documents_per_second_count_each_document_once(clock: Clock) -> None:
+    ledger = ledger_of(10)
+    ledger.note_submit()
+    clock.now_s += 2
+    completion = Completion(b"0" * 16, "answer", "length", 30, 10, 5, 0.0, 0.1, 0.2)
+    for _ in range(3):  # and is asked again
+        ledger.note_completion(REQUEST, completion)
+    ledger.note_outcome(replace(FAILURE, raw_output="answer"), 100)
+    ledger.note_completion(REQUEST, completion)
+    ledger.note_part(is_answered=True)
+    complete(ledger, 2)
+    ledger.note_outcome(FAILURE, 100)  # the engine refused it
+    summary: dict[str, Any] = dict(ledger.summary(InputCounts(10, 0, None), LATENCY))
+    assert summary["throughput"]["documents_per_s"] == 1.5
+    assert summary["parts"] == {"answered": 1, "reused": 0}
+
+
 def test_the_summary_of_a_run(clock: Clock) -> None:
     ledger = ledger_of(10, num_bad=2, num_skipped=8)
     ledger.note_ready(EngineReady(3.5, 1_000, {}))

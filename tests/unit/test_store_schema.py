@@ -1,5 +1,7 @@
 """The tables and views of the public contract, and what may be opened as a database of bulkinfer."""
 
+import re
+from importlib.resources import files
 from pathlib import Path
 
 import duckdb
@@ -41,6 +43,24 @@ def test_nothing_has_an_index(tmp_path: Path) -> None:
     assert select(database, "select count(*) from duckdb_indexes()") == [(0,)]
     kinds = {kind for (kind,) in select(database, "select constraint_type from duckdb_constraints()")}
     assert kinds == {"NOT NULL"}
+
+
+def list_additions() -> list[tuple[str, str]]:
+    """Tables and columns of additions.sql that a database may lack."""
+    sql = (files("bulkinfer.store") / "additions.sql").read_text()
+    tables = [(table, "") for table in re.findall(r"create table if not exists (\w+)", sql)]
+    return tables + re.findall(r"alter table (\w+) add column if not exists (\w+)", sql)
+
+
+@pytest.mark.parametrize(("table", "column"), list_additions())
+def test_a_database_from_before_a_table_or_column_gets_it(tmp_path: Path, table: str, column: str) -> None:
+    database = tmp_path / "a.duckdb"
+    Store.open(database).close()
+    before = select(database, f"describe {table}")
+    with duckdb.connect(database) as connection:
+        connection.execute(f"alter table {table} drop column {column}" if column else f"drop table {table}")
+    Store.open(database).close()
+    assert sorted(map(str, select(database, f"describe {table}"))) == sorted(map(str, before))
 
 
 def test_meta_says_who_made_it(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ class FittingEngine:
 
 def describe_overlong(
     policy: Overlong, tokens_before: int | None, tokens_after: int, num_parts: int
-) -> Mapping[str, JsonValue]:
+) -> dict[str, JsonValue]:
     """`details.overlong` of a row: tokens of the whole prompt (null where it was too long to be counted) and of the
     longest that was asked."""
     return {"policy": policy, "tokens_before": tokens_before, "tokens_after": tokens_after, "parts": num_parts}

@@ -1,6 +1,6 @@
 """What a document ends with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -93,6 +93,10 @@ class PartAnswer:
     output_tokens: int
     attempts: int
     answered_at: datetime
+    finish_reason: str
+    """As of a result: an answer that was cut is one where the job takes those."""
+    repairs: Sequence[Mapping[str, JsonValue]] = ()
+    """As in `details` of a result: of answers to it that were not kept."""
 
 
 Outcome = Result | Failure

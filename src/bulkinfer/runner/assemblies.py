@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 from bulkinfer.fingerprint import hash_part
 from bulkinfer.prompt import DocumentFault
@@ -119,7 +120,7 @@ class Assemblies:
         self._unstored[answer.part_hash] = answer
         self._answered.append(answer)
         for waiter in waiters:
-            self._note_answer(waiter, answer, outcome)
+            self._note_answer(waiter, answer, _since(outcome, request, waiter.assembly.request))
 
     def forget(self, part_hashes: Sequence[bytes]) -> None:
         """These answers are on disk: from now on the store knows them."""
@@ -170,7 +171,7 @@ class Assemblies:
         assembly = waiter.assembly
         if assembly not in self._live:  # another of its parts failed
             return
-        if assembly.note_answer(waiter.number, answer, None if result is None else result.queue_s):
+        if assembly.note_answer(waiter.number, answer, result):
             self._end(assembly, assembly.finish_known(answer) if result is None else assembly.finish(result))
         elif assembly.unasked:
             self._unasked[assembly] = None
@@ -209,7 +210,18 @@ def _request_part(document: Request, messages: tuple[Message, ...]) -> Request:
     return replace(part, document_hash=hash_part(part))
 
 
+def _since(result: Result, asked: Request, document: Request) -> Result:
+    """The answer to a part with durations since its document came into the queue: another may have asked earlier."""
+    later_s = document.queued_at_s - asked.queued_at_s
+    if later_s == 0:
+        return result
+    durations = result.queue_s, result.first_token_s, result.total_s
+    queue_s, first_token_s, total_s = (max(0.0, one - later_s) for one in durations)
+    return replace(result, queue_s=queue_s, first_token_s=first_token_s, total_s=total_s)
+
+
 def _answer_of(document: Request, result: Result) -> PartAnswer:
+    repairs: Any = (result.details or {}).get("repairs", ())
     return PartAnswer(
         part_hash=result.document_hash,
         document_hash=document.document_hash,
@@ -219,4 +231,6 @@ def _answer_of(document: Request, result: Result) -> PartAnswer:
         output_tokens=result.output_tokens,
         attempts=result.attempts,
         answered_at=result.completed_at,
+        finish_reason=result.finish_reason,
+        repairs=repairs,
     )

@@ -5,10 +5,11 @@ cuts -> a question for each part -> answers -> one that joins them all
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 from bulkinfer.engines.overlong import describe_overlong
 from bulkinfer.outcome import fail_request
@@ -55,7 +56,10 @@ class Assembly:
     _num_open: int = field(init=False)
     """Of this level, not answered yet."""
     _used: list[PartAnswer] = field(init=False, default_factory=list)
+    _repairs: list[tuple[int, Mapping[str, JsonValue]]] = field(init=False, default_factory=list)
+    """Of answers that were not kept, by question."""
     _queue_s: float | None = field(init=False, default=None)
+    _total_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self._text, self._places = find_longest(self.request.messages, self.request.spans)
@@ -87,16 +91,18 @@ class Assembly:
         start, end = self.rejection.cuts[number]
         return put_text(messages, self._places, self._text[start:end])
 
-    def note_answer(self, number: int, answer: PartAnswer, queue_s: float | None) -> bool:
+    def note_answer(self, number: int, answer: PartAnswer, result: Result | None) -> bool:
         """A question is answered. True: that was the last one, and the answer is the document's.
 
-        `queue_s`: how long the document had waited before this was first run; None where it was not run now.
+        `result`: how it was run, in seconds since the document came into the queue; None where it was not run now.
         """
         self._answers[number] = answer
         self._used.append(answer)
+        self._repairs += ((number, repair) for repair in answer.repairs)
         self._num_open -= 1
-        if queue_s is not None:
-            self._queue_s = queue_s if self._queue_s is None else min(self._queue_s, queue_s)
+        if result is not None:
+            self._queue_s = result.queue_s if self._queue_s is None else min(self._queue_s, result.queue_s)
+            self._total_s = max(self._total_s, result.total_s)
         if self._num_open > 0:
             return False
         if len(self._level) == 1:
@@ -122,6 +128,7 @@ class Assembly:
         return replace(
             result,
             document_hash=self.request.document_hash,
+            finish_reason=FinishReason.LENGTH if self._num_cut else result.finish_reason,
             prompt_tokens=sum(answer.prompt_tokens for answer in self._used),
             cached_tokens=sum(answer.cached_tokens for answer in self._used),
             output_tokens=sum(answer.output_tokens for answer in self._used),
@@ -131,18 +138,21 @@ class Assembly:
         )
 
     def finish_known(self, answer: PartAnswer) -> Result:
-        """The same where the last question was answered before, and nothing was waited for."""
-        now = datetime.now(UTC)
-        result = Result(answer.document_hash, answer.output, None, FinishReason.STOP, 0, 0, 0, 0.0, 0.0, 0.0, 1, now)
-        return self.finish(result)
+        """The same where the last question was answered before: what was waited for is what was run besides, if any."""
+        known = answer.document_hash, answer.output, None, answer.finish_reason
+        waited = 0.0, self._total_s, self._total_s
+        return self.finish(Result(*known, 0, 0, 0, *waited, 1, datetime.now(UTC)))
 
     def fail(self, number: int, failure: Failure) -> Failure:
         """The document's, of the one of a question."""
         message = f"{self._name(number)}: {failure.message}"
         if failure.code is FailureCode.PROMPT_TOO_LONG and number in self._groups:
             message += "; two answers cannot be joined: lower sampling.max_tokens, or raise limits.max_context_tokens"
-        document_hash = self.request.document_hash
-        return replace(failure, document_hash=document_hash, message=message, details=self._describe())
+        told = dict(failure.details or {})
+        repairs: Any = told.pop("repairs", ())
+        self._repairs += ((number, repair) for repair in repairs)
+        details = {**told, **self._describe()}
+        return replace(failure, document_hash=self.request.document_hash, message=message, details=details)
 
     def fail_unasked(self, fault: DocumentFault) -> Failure:
         """The document's, where a question cannot be asked."""
@@ -174,8 +184,22 @@ class Assembly:
         rejection = self.rejection
         tokens_after = rejection.longest_tokens or 0
         told = describe_overlong(Overlong.SPLIT, rejection.prompt_tokens, tokens_after, self.num_parts)
-        adapter = self.request.adapter
-        return {"overlong": told} if adapter is None else {"overlong": told, "adapter": adapter}
+        details: dict[str, JsonValue] = {"overlong": told | {"parts_cut": self._num_cut} if self._num_cut else told}
+        if self.request.adapter is not None:
+            details["adapter"] = self.request.adapter
+        if self._repairs:
+            repairs = sorted(self._repairs, key=lambda noted: noted[0])
+            details["repairs"] = [{**self._place(number), **repair} for number, repair in repairs]
+        return details
+
+    @property
+    def _num_cut(self) -> int:
+        """Answers among those used that were cut."""
+        return sum(answer.finish_reason == FinishReason.LENGTH for answer in self._used)
+
+    def _place(self, number: int) -> dict[str, JsonValue]:
+        """Which question, in `details.repairs`: that of a part, or one that joins so many answers."""
+        return {"joins": len(self._groups[number])} if number in self._groups else {"part": number + 1}
 
 
 def _divide(answers: Sequence[PartAnswer], num_groups: int) -> Iterable[tuple[PartAnswer, ...]]:

@@ -76,11 +76,10 @@ class Ledger(EngineCounts):
     chars_answered: int = 0
     num_answered: int = 0
     num_part_answers: int = 0
-    """Those of them that are answers to parts of documents, or join some."""
-    num_assembled: int = 0
-    """Documents that were answered so."""
+    """Answers to parts of documents, and those that join some; each once, however often it was asked."""
+    num_documents_answered: int = 0
+    """Documents that the engine wrote an answer to, good or not; likewise."""
     num_parts_reused: int = 0
-    """Parts that had been answered before."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
@@ -162,9 +161,9 @@ class Ledger(EngineCounts):
         self.output_tokens += completion.output_tokens
         self.last_answer_s = time.monotonic()
 
-    def note_part(self) -> None:
-        """What was answered, or failed, was a part of a document."""
-        self.num_part_answers += 1
+    def note_part(self, *, is_answered: bool) -> None:
+        """A part of a document is done with."""
+        self.num_part_answers += is_answered
         self.listening.note_outcome()
 
     def note_commit(self, commit: Commit) -> None:
@@ -177,6 +176,7 @@ class Ledger(EngineCounts):
         """A document that the engine was asked is done with."""
         self.chars_finished += num_chars
         self.listening.note_outcome()
+        self.num_documents_answered += isinstance(outcome, Result) or outcome.raw_output is not None
         match outcome:
             case Result():
                 self.num_succeeded += 1
@@ -343,7 +343,7 @@ class Ledger(EngineCounts):
             },
             **self._summary_of_parts(),
             "throughput": {
-                "documents_per_s": round((self.num_answered - self.num_part_answers + self.num_assembled) * per_s, 3),
+                "documents_per_s": round(self.num_documents_answered * per_s, 3),
                 "prompt_tokens_per_s": round(self.prompt_tokens * per_s, 3),
                 "output_tokens_per_s": round(self.output_tokens * per_s, 3),
             },

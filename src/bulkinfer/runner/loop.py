@@ -11,6 +11,7 @@ from concurrent.futures import wait as wait_for_futures
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
@@ -103,7 +104,8 @@ class Run:
             ledger=self._ledger,
             emit=emit,
         )
-        self._assemblies = Assemblies(plan.template.combine, store.find_parts)
+        find_parts = partial(store.find_parts, accepts_cut=plan.job.spec.output.accept_truncated)
+        self._assemblies = Assemblies(plan.template.combine, find_parts)
         self._receiving = Receiving(plan, self._fleet, self._ledger, self._finished, self._assemblies, store.add_parts)
         self._standing = Standing(self._ledger, self._fleet, self._limits.max_queue_size)
         self._planner = self._begin()

@@ -48,14 +48,13 @@ class Receiving:
         is_part = self.assemblies.has_part(request.document_hash)
         if isinstance(event, Completion):
             self.ledger.note_completion(request, event, returned.replica)
-            if is_part:
-                self.ledger.note_part()
         outcome, again = self._judge.decide(returned, self.ledger.vector_size, self.ledger.max_context_tokens)
         if not is_part:
             self.finished.note(outcome, event, is_asked_again=again is not None)
         if again is not None:
             self.fleet.ask_again(again)
         elif is_part:
+            self.ledger.note_part(is_answered=isinstance(outcome, Result))
             self.assemblies.settle(request, outcome, event)
         else:
             self.ledger.note_outcome(outcome, request.num_chars)
@@ -68,6 +67,5 @@ class Receiving:
         for one in self.assemblies.take_assembled():
             self.finished.note(one.outcome, one.rejection, is_asked_again=False)
             self.ledger.note_outcome(one.outcome, one.request.num_chars)
-            self.ledger.num_assembled += isinstance(one.outcome, Result)
             self._outcomes.append(one.outcome)
         self.ledger.num_parts_reused = self.assemblies.num_reused

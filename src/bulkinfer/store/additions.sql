@@ -29,6 +29,8 @@ create table if not exists parts(
     output varchar not null, prompt_tokens integer, cached_tokens integer, output_tokens integer, attempts integer,
     answered_at timestamptz
 );
+alter table parts add column if not exists finish_reason varchar;  -- null: nobody knows whether it was cut
+alter table parts add column if not exists repairs json;
 
 create or replace view answers as
     select d.document_id, d.source, d.row, r.output, r.value, r.finish_reason, r.prompt_tokens, r.cached_tokens,

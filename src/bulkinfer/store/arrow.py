@@ -133,7 +133,7 @@ def failures_table(failures: Sequence[Failure]) -> pa.Table:
 
 
 def parts_table(parts: Sequence[PartAnswer]) -> pa.Table:
-    """Columns of the table `parts` that an answer brings."""
+    """Columns of the table `parts` that an answer brings; `repairs` is still text."""
     return pa.table(
         {
             "part_hash": _uuids([part.part_hash for part in parts]),
@@ -144,6 +144,8 @@ def parts_table(parts: Sequence[PartAnswer]) -> pa.Table:
             "output_tokens": pa.array([part.output_tokens for part in parts], pa.int32()),
             "attempts": pa.array([part.attempts for part in parts], pa.int32()),
             "answered_at": pa.array([part.answered_at for part in parts], _TIME),
+            "finish_reason": _texts([part.finish_reason for part in parts]),
+            "repairs": _json_texts([part.repairs for part in parts]),
         }
     )
 
@@ -151,8 +153,9 @@ def parts_table(parts: Sequence[PartAnswer]) -> pa.Table:
 def read_parts(table: pa.Table) -> list[PartAnswer]:
     """Lines of the table `parts`, with its columns in the order of PartAnswer's."""
     hashes = [[value for part in column.chunks for value in part.storage.to_pylist()] for column in table.columns[:2]]
-    rest = [column.to_pylist() for column in table.columns[2:]]
-    return [PartAnswer(*line) for line in zip(*hashes, *rest, strict=True)]
+    *rest, repairs = [column.to_pylist() for column in table.columns[2:]]
+    read = [() if text is None else orjson.loads(text) for text in repairs]
+    return [PartAnswer(*line) for line in zip(*hashes, *rest, read, strict=True)]
 
 
 def read_hashes(table: pa.Table) -> frozenset[bytes]:
@@ -172,11 +175,11 @@ def _texts(values: list[str | None] | list[str]) -> pa.Array:
         return pa.array([value if value is None else _printable(value) for value in values], pa.string())
 
 
-def _json_texts(values: list[Mapping[str, JsonValue] | None]) -> pa.Array:
-    """Most often there is none: then nothing is made of each."""
+def _json_texts(values: Sequence[Mapping[str, JsonValue] | Sequence[JsonValue] | None]) -> pa.Array:
+    """Null for what is empty. Most often all are: then nothing is made of each."""
     if not any(values):
         return pa.nulls(len(values), pa.string())
-    return _texts([None if value is None else orjson.dumps(value).decode() for value in values])
+    return _texts([orjson.dumps(value).decode() if value else None for value in values])
 
 
 def _vectors(values: Sequence[bytes | None]) -> pa.Array:

@@ -57,10 +57,11 @@ _INSERT_FAILURES = """
 """
 _INSERT_PARTS = """
     insert into parts by name
-    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.*
+    select $task::uuid as task_fingerprint, $run::uuid as run_id, p.* replace (p.repairs::json as repairs)
     from pending p
     where not exists (
-        select 1 from parts o where o.task_fingerprint = $task and o.part_hash = p.part_hash
+        select 1 from parts o
+        where o.task_fingerprint = $task and o.part_hash = p.part_hash and o.finish_reason is not null
     )
 """
 _INSERT_ENDS = """

@@ -1,6 +1,7 @@
 """DuckDB's door: settings, opening for writing or for reading, the schema, and DuckDB's errors told as ours."""
 
 import os
+import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -39,6 +40,12 @@ _WRITE_SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 _READ_SETTINGS = {name: value for name, value in _WRITE_SETTINGS.items() if name != "wal_autocheckpoint"}
 _READ_SETTINGS["memory_limit"] = "1GB"
 _SCRATCH_SETTINGS = _READ_SETTINGS | {"memory_limit": "600MB"}  # a plan has one, and one for reading, open at once
+
+
+_ADDITION = re.compile(
+    r"^(?:create|alter) table (?:if not exists )?(\w+)(?: add column if not exists (\w+))?", re.MULTILINE
+)
+"""A statement of additions.sql: table, and column or nothing."""
 
 
 def open_for_writing(
@@ -229,9 +236,11 @@ def _add_missing_tables(connection: duckdb.DuckDBPyConnection, path: Path) -> No
     behind the commits of a killed run, and are read from there like them.
     """
     try:
-        found = connection.execute("select table_name, column_name from duckdb_columns()").fetchall()
-        if not set(found) >= {("scan_ends", "scan_id"), ("samples", "gpu_memory_bytes"), ("failures", "details")}:
-            connection.execute(_read_sql("additions.sql"))
+        found = set(connection.execute("select table_name, column_name from duckdb_columns()").fetchall())
+        found |= {(table, "") for table, _ in found}
+        additions = _read_sql("additions.sql")
+        if not found >= set(_ADDITION.findall(additions)):
+            connection.execute(additions)
             connection.execute("checkpoint")
     except duckdb.Error as error:
         connection.close()

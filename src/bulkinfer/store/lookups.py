@@ -8,7 +8,7 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, PartAnswer, Percentiles, WantedRows
+from bulkinfer.records import FailureCode, FinishReason, KnownSpan, Latency, Only, PartAnswer, Percentiles, WantedRows
 from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, read_parts, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
@@ -89,15 +89,18 @@ def find_done(
 
 
 def find_parts(
-    connection: duckdb.DuckDBPyConnection, task: UUID, part_hashes: Sequence[bytes]
+    connection: duckdb.DuckDBPyConnection, task: UUID, part_hashes: Sequence[bytes], *, accepts_cut: bool
 ) -> dict[bytes, PartAnswer]:
-    """Those of the parts that are answered."""
+    """Those of the parts that are answered; where cut answers are none, those whose answer is known to be whole."""
     statement = """
         select p.part_hash, p.document_hash, p.output, p.prompt_tokens, p.cached_tokens, p.output_tokens, p.attempts,
-            p.answered_at
-        from parts p where p.task_fingerprint = $task and p.part_hash in (select document_hash from asked)
+            p.answered_at, p.finish_reason, p.repairs::varchar
+        from parts p
+        where p.task_fingerprint = $task and p.part_hash in (select document_hash from asked)
+            and (p.finish_reason = $whole or ($accepts_cut and p.finish_reason is not null))
     """
-    table = _query(connection, statement, hashes_table(part_hashes), {"task": task})
+    parameters = {"task": task, "whole": FinishReason.STOP.value, "accepts_cut": accepts_cut}
+    table = _query(connection, statement, hashes_table(part_hashes), parameters)
     return {part.part_hash: part for part in read_parts(table)}
 
 

@@ -30,10 +30,11 @@ class Questions(ABC):
             lambda cursor: lookups.find_done(cursor, run.run_id, task.task_fingerprint, document_hashes, selection)
         )
 
-    def find_parts(self, part_hashes: Sequence[bytes]) -> dict[bytes, PartAnswer]:
-        """Those of the parts of documents that this task has on disk, by hash."""
+    def find_parts(self, part_hashes: Sequence[bytes], *, accepts_cut: bool = False) -> dict[bytes, PartAnswer]:
+        """Those of the parts of documents that this task has on disk, by hash; cut ones only where they count."""
         _, task = self._begun()
-        return self._read(lambda cursor: lookups.find_parts(cursor, task.task_fingerprint, part_hashes))
+        fingerprint = task.task_fingerprint
+        return self._read(lambda cursor: lookups.find_parts(cursor, fingerprint, part_hashes, accepts_cut=accepts_cut))
 
     def find_wanted(self, spans: Sequence[KnownSpan], selection: RunSelection) -> list[WantedRows]:
         """For each span, the rows whose document `find_done` would not name. What is not wanted now never will be."""
