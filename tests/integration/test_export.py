@@ -18,9 +18,10 @@ import pytest
 from bulkinfer.errors import JobError
 from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
-from bulkinfer.records import ExportFormat, Only
+from bulkinfer.records import ExportFormat, Only, SourceFile
 from bulkinfer.runner import RunOptions
 from bulkinfer.store import open_reader
+from bulkinfer.store.runs import identify_file
 from tests.conftest import JobFolder
 
 DOCUMENTS: list[dict[str, Any]] = [
@@ -245,6 +246,61 @@ def test_a_file_that_changed_with_the_prompt_is_refused(folder: JobFolder) -> No
     with pytest.raises(JobError, match="run the job first"):
         export(folder, "out.jsonl")
     assert not (folder.path / "out.jsonl").exists()
+
+
+def export_ids(folder: JobFolder, **section: Any) -> dict[str, str]:  # noqa: ANN401 - values of a section
+    """Of each row of an export what it has, after the job's section `input` was changed."""
+    folder.write_job(input={"path": "in", "id": "id", **section})
+    notes = export(folder, "out.jsonl").notes
+    assert all("changed since the run read it" in note for note in notes)
+    return {row["id"]: row["status"] for row in read_lines(folder.path / "out.jsonl")}
+
+
+def test_a_job_that_chooses_other_rows_than_the_run_did_gets_the_answers_that_there_are(folder: JobFolder) -> None:
+    (folder.path / "in").mkdir()
+    folder.write_documents([{"id": f"a{n}", "body": f"a {n}"} for n in range(4)], "in/a.jsonl")
+    folder.write_documents([{"id": f"b{n}", "body": f"b {n}"} for n in range(4)], "in/b.jsonl")
+    for path in (folder.path / "in").iterdir():
+        os.utime(path, ns=(1_700_000_000_123_456_789,) * 2)
+    folder.run(input={"path": "in", "limit": 6})
+    answered, pending = "answered", "pending"
+    first = dict.fromkeys(["a0", "a1", "a2", "a3", "b0", "b1"], answered)
+    assert export_ids(folder, limit=6) == first
+    assert export_ids(folder, limit=7) == {**first, "b2": pending}
+    assert export_ids(folder, limit=3) == dict.fromkeys(["a0", "a1", "a2"], answered), "no row of in/b.jsonl"
+    assert export_ids(folder) == {**first, "b2": pending, "b3": pending}
+    assert export_ids(folder, where="id like '%2'") == {"a2": answered, "b2": pending}
+    assert export_ids(folder, sample="100%", where="id <> 'a0'").keys() == first.keys() - {"a0"} | {"b2", "b3"}
+    assert export_ids(folder, format="jsonl") == {**first, "b2": pending, "b3": pending}
+    folder.write_job(input={"path": "in", "limit": 3}, prompt={"user": "{{ id }}"})
+    with pytest.raises(JobError, match=r"what the job chooses of it .* changed .* and so did the fields"):
+        export(folder, "out.jsonl")
+
+
+@pytest.mark.parametrize("section", [{"where": "now() > '2020-01-01'"}, {"sample": 3, "sample_seed": 1}])
+def test_a_choice_that_depends_on_the_day_or_on_other_files_is_exported(
+    folder: JobFolder, section: dict[str, Any]
+) -> None:
+    folder.write_documents([{"id": f"a{n}", "body": f"a {n}"} for n in range(4)], "a.jsonl")
+    age(folder)
+    folder.run(input={"path": "*.jsonl", **section})
+    exported = export(folder, "out.parquet")
+    assert exported.notes == []
+    assert {row["status"] for row in read_rows(folder)} == {"answered"}
+    folder.write_documents([{"id": f"b{n}", "body": f"b {n}"} for n in range(4)], "b.jsonl")
+    export(folder, "out.parquet")
+    found = {row["id"]: row["status"] for row in read_rows(folder)}
+    assert len(found) == section.get("sample", 8)
+    assert {key for key, status in found.items() if status == "answered"} == {key for key in found if key[0] == "a"}
+
+
+def test_a_database_of_a_run_with_a_choice_is_known_as_it_was_written() -> None:
+    """What identifies a file in databases that exist must stay the same text."""
+    file = SourceFile(
+        Path("a"), "a", 1, 2, 3, 4, layout='{"format":"csv"}', choice='{"where":"x","at":""}{"last_row":3}'
+    )
+    layout = '[["body"],"id"]{"format":"csv"}{"where":"x","at":""}{"last_row":3}'
+    assert identify_file(file, '[["body"],"id"]') == ("a", layout, 1, 2, 3, 4)
 
 
 def test_files_that_came_and_went_are_told(folder: JobFolder) -> None:

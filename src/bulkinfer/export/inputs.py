@@ -7,7 +7,7 @@ from bulkinfer.job import Job
 from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import SourceFile
 from bulkinfer.runner.plan import describe_layout
-from bulkinfer.sources import Source, open_source
+from bulkinfer.sources import Source, find_named_files, open_source
 from bulkinfer.sources import find_input as find_files
 
 
@@ -19,6 +19,8 @@ class JobInput:
     fields: frozenset[str]
     id_field: str | None
     layout: str
+    left_out: frozenset[str] = frozenset()
+    """Names of files that are there and of which the job chooses nothing: behind its limit, or read by its query."""
     note: str | None = None
     """Why there are no files."""
 
@@ -31,9 +33,13 @@ def find_input(job: Job) -> JobInput:
     """What the job names. Files that cannot be found are a note: answers outlive them. Raises JobError."""
     template = PromptTemplate.of(job.spec)
     files: list[SourceFile] = []
+    left_out: set[str] = set()
     note = None
     try:
         files = find_files(job)
+        if job.spec.input.limit is not None or job.spec.input.sql is not None:
+            left_out = {file.name for file in find_named_files(job)} - {file.name for file in files}
     except InputError as error:
         note = str(error)
-    return JobInput(tuple(files), template.fields, job.spec.input.id, describe_layout(job, template), note)
+    layout = describe_layout(job, template)
+    return JobInput(tuple(files), template.fields, job.spec.input.id, layout, frozenset(left_out), note)

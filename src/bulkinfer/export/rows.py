@@ -4,10 +4,12 @@ A file that is as the run saw it is matched by row numbers, as a run does that r
 rows are matched by what they hold: an answer never gets to a row that it was not made for.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import count, groupby, islice
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -29,6 +31,9 @@ from bulkinfer.store import (
     is_listed_as,
     iter_listed,
 )
+
+_CHOICES = frozenset({"where", "sample", "last_row"})
+"""Keys of a layout that say which rows are the job's; see `sources.choosing`."""
 
 
 class Match(Enum):
@@ -63,7 +68,10 @@ class Stretch:
 
 
 def match_files(run: ListedRun, found: JobInput) -> list[Part]:
-    """Decide for each file of the input, and for each that the run has read and is gone. Raises JobError."""
+    """Decide for each file of the input, and for each that the run has read and is gone. Raises JobError.
+
+    A file that is there, and of which the job chooses nothing any more, has no part in it.
+    """
     scans = {scan.source: scan for scan in run.scans}
     parts = [_match_file(file, scans.pop(file.name, None), found) for file in found.files]
     gone = [
@@ -75,6 +83,7 @@ def match_files(run: ListedRun, found: JobInput) -> list[Part]:
             f"{scan.source}: is not there any more: its rows come without columns of their own",
         )
         for scan in scans.values()
+        if scan.source not in found.left_out
     ]
     return parts + gone
 
@@ -97,14 +106,37 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
         return Part(file.name, Match.BY_CONTENT, file, None, note)
     if is_listed_as(scan, file):
         return Part(file.name, Match.BY_ROW, file, scan)
-    if scan.layout != found.layout + file.layout:
+    change = _describe_change(scan, file)
+    if _split_layout(scan.layout)[0][0] != _split_layout(found.layout)[0][0]:
         raise JobError(
-            f"{file.name}: it changed since it was read, and so did the fields that the job's prompt uses, so its rows "
-            "cannot be told apart; run the job first"
+            f"{file.name}: {change or 'it may have changed'} since the run read it, and so did the fields that the "
+            "job's prompt uses, so its rows cannot be told apart; run the job first"
         )
-    has_changed = scan.identity[2:] != (file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
-    changed = f"{file.name}: it changed since the run read it: its rows were matched by content"
-    return Part(file.name, Match.BY_CONTENT, file, scan, changed if has_changed else None)
+    told = f"{file.name}: {change} since the run read it: its rows were matched by content" if change else None
+    return Part(file.name, Match.BY_CONTENT, file, scan, told)
+
+
+def _describe_change(scan: ListedScan, file: SourceFile) -> str | None:
+    if scan.identity[2:] != (file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode):
+        return "it changed"
+    _, *before = _split_layout(scan.layout)
+    reading, choice = _split_layout(file.layout), _split_layout(file.choice)
+    if before == reading + choice:
+        return None
+    if before[: len(reading)] != reading or not all(_CHOICES & said.keys() for said in before[len(reading) :]):
+        return "the way in which the job reads it (input.format and the like) changed"
+    return "what the job chooses of it (input.where, input.sample, input.limit) changed"
+
+
+def _split_layout(text: str) -> list[Any]:
+    """The JSON texts of a layout, one behind the other, but for the moment at which a condition was looked at."""
+    found = []
+    decoder = json.JSONDecoder()
+    place = 0
+    while place < len(text):
+        said, place = decoder.raw_decode(text, place)
+        found.append({key: value for key, value in said.items() if key != "at"} if isinstance(said, dict) else said)
+    return found
 
 
 def _iter_by_row(

@@ -63,7 +63,9 @@ class SourceFile:
     selection: Selection | None = None
     """None: all rows."""
     layout: str = ""
-    """What else of the job's section `input` decides its rows and their numbers; empty by default."""
+    """JSON text of what else of the job's section `input` decides how its rows are read; empty by default."""
+    choice: str = ""
+    """The same of which of them belong to the job."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,4 +111,4 @@ def _iter_numbers(file: SourceFile) -> Iterator[int]:
 
 
 def _select(file: SourceFile, selection: Selection, said: Mapping[str, object]) -> SourceFile:
-    return replace(file, selection=selection, layout=file.layout + orjson.dumps(said).decode())
+    return replace(file, selection=selection, choice=file.choice + orjson.dumps(said).decode())

@@ -109,7 +109,7 @@ class ListedScan:
     scan_id: UUID
     source: str
     layout: str
-    """JSON text of what the job says of its documents, and behind it what it says of the rows of this file."""
+    """JSON texts: what the job says of its documents, how this file is read, and which of its rows are the job's."""
     identity: tuple[str, str, int, int, int, int]
     """See `runs.identify_file`."""
     began_ns: int

@@ -66,7 +66,7 @@ def rows_table(rows: Sequence[DocumentRow]) -> pa.Table:
 
 
 def scans_table(scans: Sequence[Scan]) -> pa.Table:
-    """Columns of the table `scans` that a source file brings, and `file_layout`, which is a part of one."""
+    """Columns of the table `scans` that a source file brings, and `file_layout`, which is the end of one."""
     files = [scan.source for scan in scans]
     return pa.table(
         {
@@ -76,7 +76,7 @@ def scans_table(scans: Sequence[Scan]) -> pa.Table:
             "mtime_ns": pa.array([file.mtime_ns for file in files], pa.int64()),
             "ctime_ns": pa.array([file.ctime_ns for file in files], pa.int64()),
             "inode": pa.array([file.inode for file in files], pa.uint64()),
-            "file_layout": _texts([file.layout for file in files]),
+            "file_layout": _texts([file.layout + file.choice for file in files]),
         }
     )
 

@@ -149,7 +149,7 @@ def is_settled(file: SourceFile, began_ns: int) -> bool:
 
 def identify_file(file: SourceFile, layout: str) -> tuple[str, str, int, int, int, int]:
     """What is the same as long as a file is as a scan of it with this layout saw it."""
-    return (file.name, layout + file.layout, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+    return (file.name, layout + file.layout + file.choice, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
 
 
 def _count_known_rows(connection: duckdb.DuckDBPyConnection, scan_ids: Sequence[UUID]) -> dict[UUID, int]:
