@@ -5,9 +5,8 @@ asked again. Rules of a single document are in `assembly`.
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 from bulkinfer.fingerprint import hash_part
@@ -27,8 +26,11 @@ from bulkinfer.records import (
 from bulkinfer.runner.assembly import Assembly
 
 FindParts = Callable[[Sequence[bytes]], Mapping[bytes, PartAnswer]]
-_BLOCK = 64
-"""Parts that are looked up together: so many prompts are made ahead, and not ten thousand."""
+MAX_LOOKED_UP = 1024
+"""Questions that are looked up together, of as many documents as it takes: each look-up goes through all parts that
+are stored."""
+MAX_CHARS_AHEAD = 16 * 1024 * 1024
+"""Of their prompts, which are made for it: more wait until these are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,15 @@ class _Waiter:
 
     assembly: Assembly
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is to be asked, if it is not known."""
+
+    waiter: _Waiter
+    request: Request
+    may_be_stored: bool
 
 
 class Assemblies:
@@ -106,7 +117,7 @@ class Assemblies:
                     return request
                 del self._waiters[request.document_hash]
             if self._unasked:
-                self._look_up(next(iter(self._unasked)))
+                self._look_up()
         return None
 
     def settle(self, request: Request, outcome: Outcome, event: Completion | Rejection) -> None:
@@ -137,24 +148,35 @@ class Assemblies:
         taken, self._answered = self._answered, []
         return taken
 
-    def _look_up(self, assembly: Assembly) -> None:
-        """Prepare the next questions of a document; what is answered already is answered at once."""
-        asked: dict[int, Request] = {}
-        for number in list(islice(assembly.unasked, _BLOCK)):
-            prompt = assembly.make_prompt(number)
-            if isinstance(prompt, DocumentFault):
-                self._end(assembly, assembly.fail_unasked(prompt))
-                return
-            assembly.unasked.popleft()
-            asked[number] = _request_part(assembly.request, prompt)
-        if not assembly.unasked:
-            del self._unasked[assembly]
-        hashes = {request.document_hash for request in asked.values()}
+    def _look_up(self) -> None:
+        """Prepare the next questions of all documents; what is answered already is answered at once."""
+        asked = list(self._take_unasked())
+        hashes = {question.request.document_hash for question in asked}
         known = {one: self._unstored[one] for one in hashes if one in self._unstored}
-        if left := [one for one in hashes if one not in known and one not in self._waiters]:
+        stored = {question.request.document_hash for question in asked if question.may_be_stored}
+        if left := [one for one in stored if one not in known and one not in self._waiters]:
             known |= self._find_parts(left)
-        for number, request in asked.items():
-            self._ask(_Waiter(assembly, number), request, known.get(request.document_hash))
+        for question in asked:
+            if question.waiter.assembly in self._live:
+                self._ask(question.waiter, question.request, known.get(question.request.document_hash))
+
+    def _take_unasked(self) -> Iterator[_Question]:
+        """The next questions, with their prompts. A document that one cannot be made of is done."""
+        num_taken = num_chars = 0
+        for assembly in list(self._unasked):
+            while assembly.unasked and num_taken < MAX_LOOKED_UP and num_chars < MAX_CHARS_AHEAD:
+                number = assembly.unasked.popleft()
+                prompt = assembly.make_prompt(number)
+                if isinstance(prompt, DocumentFault):
+                    self._end(assembly, assembly.fail_unasked(prompt))
+                    break
+                request = _request_part(assembly.request, prompt)
+                yield _Question(_Waiter(assembly, number), request, assembly.may_be_stored(number))
+                num_taken += 1
+                num_chars += request.num_chars
+            if assembly.unasked and assembly in self._live:
+                return
+            self._unasked.pop(assembly, None)
 
     def _ask(self, waiter: _Waiter, request: Request, answer: PartAnswer | None) -> None:
         if answer is not None:

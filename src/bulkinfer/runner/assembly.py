@@ -58,6 +58,8 @@ class Assembly:
     _used: list[PartAnswer] = field(init=False, default_factory=list)
     _repairs: list[tuple[int, Mapping[str, JsonValue]]] = field(init=False, default_factory=list)
     """Of answers that were not kept, by question."""
+    _new: set[bytes] = field(init=False, default_factory=set)
+    """Hashes of parts that were run now."""
     _queue_s: float | None = field(init=False, default=None)
     _total_s: float = field(init=False, default=0.0)
 
@@ -91,6 +93,10 @@ class Assembly:
         start, end = self.rejection.cuts[number]
         return put_text(messages, self._places, self._text[start:end])
 
+    def may_be_stored(self, number: int) -> bool:
+        """Whether an earlier run may have answered a question: not one that joins an answer that was new in this."""
+        return all(answer.part_hash not in self._new for answer in self._groups.get(number, ()))
+
     def note_answer(self, number: int, answer: PartAnswer, result: Result | None) -> bool:
         """A question is answered. True: that was the last one, and the answer is the document's.
 
@@ -101,6 +107,7 @@ class Assembly:
         self._repairs += ((number, repair) for repair in answer.repairs)
         self._num_open -= 1
         if result is not None:
+            self._new.add(answer.part_hash)
             self._queue_s = result.queue_s if self._queue_s is None else min(self._queue_s, result.queue_s)
             self._total_s = max(self._total_s, result.total_s)
         if self._num_open > 0:
