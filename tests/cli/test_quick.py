@@ -96,6 +96,16 @@ def test_wrong_flags_are_told_by_their_names(place: Path, flag: str, value: str,
     assert sorted(place.iterdir()) == before
 
 
+def test_the_output_is_not_written_where_it_would_be_input(place: Path) -> None:
+    """The same command again would read its own answers."""
+    for target in ("out.jsonl", "out.openai.jsonl"):
+        found = run("--input", "*.jsonl", "--to", target)
+        assert found.exit_code == 2
+        assert f"--to: --input takes in {target}: the next run would read the export as documents" in found.stderr
+    assert run("--input", "*.jsonl").exit_code == 0
+    assert sorted(path.name for path in place.glob("*.jsonl")) == ["in.jsonl"]
+
+
 def test_the_input_is_not_written_over(place: Path) -> None:
     before = (place / "in.jsonl").read_bytes()
     found = run("--to", "in.jsonl")

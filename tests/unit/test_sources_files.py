@@ -11,6 +11,7 @@ import pytest
 from bulkinfer.errors import InputError
 from bulkinfer.records import CsvDialect, FileFormat, FormatKind, Packing
 from bulkinfer.sources import find_source_files
+from bulkinfer.sources.files import takes_in
 from bulkinfer.sources.formats import FormatChoice
 
 
@@ -58,6 +59,51 @@ def test_patterns_give_files_in_order_and_once(tmp_path: Path, patterns: list[st
             find_names(folder, *patterns)
     else:
         assert find_names(folder, *patterns) == names
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "is_taken"),
+    [
+        ("in", "in/out.jsonl", True),
+        ("in", "in/deep/out.parquet", True),
+        ("in", "in/out.dat", False),
+        ("in", "in/_out.jsonl", False),
+        ("in", "in/.hidden/out.jsonl", False),
+        ("in", "out.jsonl", False),
+        ("in/a.jsonl", "in/out.jsonl", False),
+        ("in/*.jsonl", "in/out.jsonl", True),
+        ("in/*.jsonl", "in/out.parquet", False),
+        ("in/*.jsonl", "in/.out.jsonl", False),
+        ("in/*.jsonl", "in/_out.jsonl", False),
+        ("in/_*.jsonl", "in/_out.jsonl", True),
+        ("*", "in/deep/out.csv", True),
+        ("*/*.csv", "in/out.csv", True),
+        ("**/*.csv", "out.csv", True),
+        ("**/*.csv", "in/deep/out.csv", True),
+        ("in/**", "in/deep/out.csv", True),
+        ("in/**", "out.csv", False),
+        ("link", "in/out.jsonl", True),
+        ("in", "link/out.jsonl", True),
+        ("in/o[u]t.*", "in/out.dat", True),
+        ("s3://in/*.jsonl", "in/out.jsonl", False),
+    ],
+)
+def test_a_file_that_is_not_there_yet_is_taken_in_or_not(
+    tmp_path: Path, pattern: str, name: str, is_taken: bool
+) -> None:
+    for path in (tmp_path / "in/deep", tmp_path / "in/.hidden"):
+        path.mkdir(parents=True)
+    (tmp_path / "link").symlink_to("in")
+    (tmp_path / "in/a.jsonl").write_text("{}")
+    assert takes_in([pattern], tmp_path, tmp_path / name) is is_taken
+    if pattern.startswith("s3"):
+        return
+    (tmp_path / name).write_text("{}")
+    try:
+        found = {os.path.realpath(file.path) for file in find_source_files([pattern], tmp_path)}
+    except InputError:  # a pattern that matches what has no known ending
+        found = {os.path.realpath(tmp_path / name)} if pattern == "in/o[u]t.*" else set()
+    assert (os.path.realpath(tmp_path / name) in found) is is_taken
 
 
 def test_an_absolute_pattern_and_a_home_give_absolute_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,8 +84,8 @@ class GivenJob:
         """What is to be run. Raises as `plan_run` does."""
         with flags_named() if self.target else nullcontext():
             plan = plan_run(self.job, only)
-        if self.target:  # before anything is asked, and not only when its answers are written
-            check_target(self.target, self.job)
+            if self.target:  # before anything is asked, and not only when its answers are written
+                check_target(self.target, self.job)
         return plan
 
     def export(self, report: RunReport) -> WrittenExport | None:

@@ -10,7 +10,7 @@ from typing import IO
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.job import Job
 from bulkinfer.records import ExportFormat, SourceFile
-from bulkinfer.sources import find_named_files
+from bulkinfer.sources import find_named_files, takes_in
 from bulkinfer.store import replacing
 from bulkinfer.store.paths import lock_path, wal_path
 
@@ -78,7 +78,10 @@ def parse_target(path: Path, export_format: ExportFormat | None = None) -> Targe
 
 
 def check_target(target: Target, job: Job) -> None:
-    """Refuse to write over what must stay: the input, the database and what belongs to it, the job. Raises JobError."""
+    """Refuse to write over what must stay: the input, the database and what belongs to it, the job. Raises JobError.
+
+    And to write what the next run would read as input.
+    """
     if target.path is None:
         return
     files: list[SourceFile] = []
@@ -95,6 +98,12 @@ def check_target(target: Target, job: Job) -> None:
         for other, what in kept.items():
             if path == other or (path.exists() and other.exists() and path.samefile(other)):
                 raise JobError(f"--to: {path} is {what}, and would be lost; name another file")
+        with suppress(InputError):
+            if takes_in(job, path):
+                raise JobError(
+                    f"--to: input.path takes in {path}: the next run would read the export as documents; name a file "
+                    "elsewhere, or with another ending"
+                )
 
 
 @contextmanager

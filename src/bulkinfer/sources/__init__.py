@@ -6,7 +6,7 @@
 from bulkinfer.sources.base import Source
 from bulkinfer.sources.describing import Column, describe_columns
 from bulkinfer.sources.files import find_source_files
-from bulkinfer.sources.finding import find_input, find_named_files
+from bulkinfer.sources.finding import find_input, find_named_files, takes_in
 from bulkinfer.sources.json_columns import has_json_values, to_texts
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.originals import Originals, Shape, find_shape, open_originals, write_lines
@@ -24,6 +24,7 @@ __all__ = [
     "has_json_values",
     "open_originals",
     "open_source",
+    "takes_in",
     "to_texts",
     "write_lines",
 ]

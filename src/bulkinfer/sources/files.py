@@ -6,6 +6,7 @@ import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from bulkinfer.errors import InputError
@@ -38,6 +39,12 @@ def find_source_files(patterns: Sequence[str], folder: Path, choice: FormatChoic
         for path in _expand(pattern):
             files.setdefault(os.path.realpath(path), _read_source_file(pattern, path))
     return list(files.values())
+
+
+def takes_in(patterns: Sequence[str], folder: Path, path: Path, choice: FormatChoice = _BY_ENDING) -> bool:
+    """Whether these patterns would stand for a file at `path`, too, once it is there. Raises InputError."""
+    texts = [text for text in patterns if not is_remote(text)]
+    return any(_takes_in(_parse_pattern(text, folder.absolute(), choice), path.absolute()) for text in texts)
 
 
 def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
@@ -135,9 +142,7 @@ def _expand_glob(pattern: _Pattern) -> list[Path]:
     takes_underscore = any(part.startswith("_") for part in Path(pattern.rest).parts)
     paths: list[Path] = []
     others: list[Path] = []
-    # The glob module and not Path.glob: it leaves hidden names out, as a shell does, and reads `**` as files too.
-    matches = glob.glob(pattern.rest, root_dir=pattern.root, recursive=True)  # noqa: PTH207
-    for match in sorted(map(Path, matches), key=lambda path: path.parts):
+    for match in sorted(map(Path, _glob(pattern, pattern.rest)), key=lambda path: path.parts):
         if not takes_underscore and any(part.startswith("_") for part in match.parts):
             others.append(match)
         elif os.path.isdir(pattern.root / match):  # noqa: PTH112 - Path.is_dir raises where a folder above is closed
@@ -150,6 +155,40 @@ def _expand_glob(pattern: _Pattern) -> list[Path]:
         fault = f"matches no file of a known format ({_describe_others(others)})"
         raise pattern.error(pattern.path, fault, f"{_KNOWN}; {_describe_folder_above(pattern.path)}")
     return paths
+
+
+def _glob(pattern: _Pattern, text: str) -> list[str]:
+    # The glob module and not Path.glob: it leaves hidden names out, as a shell does, and reads `**` as files too.
+    return glob.glob(text, root_dir=pattern.root, recursive=True)  # noqa: PTH207
+
+
+def _takes_in(pattern: _Pattern, path: Path) -> bool:
+    if os.path.lexists(pattern.path) or not glob.has_magic(pattern.rest):
+        return _is_taken_below(pattern, pattern.path, path)
+    above, _, last = pattern.rest.rpartition("/")
+    matches = [pattern.root / match for match in _glob(pattern, pattern.rest)]
+    parents = [pattern.root / match for match in _glob(pattern, above)] if above else []
+    if all(part == "**" for part in above.split("/") if part):  # which glob does not tell of
+        parents.append(pattern.root)
+    if last == "**":
+        matches += parents
+    is_named = _is_visible(path.name) or last.startswith(path.name[:1])
+    return any(_is_taken_below(pattern, match, path) for match in matches) or (
+        is_named and fnmatchcase(path.name, last) and any(_is_same(parent, path.parent) for parent in parents)
+    )
+
+
+def _is_taken_below(pattern: _Pattern, folder: Path, path: Path) -> bool:
+    """Whether the folder stands for a file of this path, too."""
+    for parent in path.parents:
+        if _is_same(folder, parent):
+            names = path.relative_to(parent).parts
+            return all(map(_is_visible, names)) and pattern.choice.is_in_folder(path.name, with_texts=False)
+    return False
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    return one == other or (os.path.isdir(one) and os.path.isdir(other) and one.samefile(other))  # noqa: PTH112
 
 
 def _list_folder(pattern: _Pattern, folder: Path) -> tuple[list[Path], list[Path]]:

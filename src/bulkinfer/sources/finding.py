@@ -1,11 +1,12 @@
 """The input of a job: its files, as its section `input` describes them."""
 
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 from bulkinfer.job import Job
 from bulkinfer.records import CsvDialect, FormatKind, OpenAiFile, SourceFile
 from bulkinfer.sources.choosing import choose_rows
 from bulkinfer.sources.files import find_source_files
+from bulkinfer.sources.files import takes_in as patterns_take_in
 from bulkinfer.sources.formats import FormatChoice
 from bulkinfer.sources.querying import query_input
 
@@ -24,6 +25,11 @@ _KINDS = {
 def find_named_files(job: Job) -> list[SourceFile]:
     """All files that a job names, whatever of them is chosen. Raises InputError as `find_source_files` does."""
     return find_source_files(job.input_patterns, job.folder, _read_choice(job))
+
+
+def takes_in(job: Job, path: Path) -> bool:
+    """Whether a file at this path would be one of the job's input, once it is there. Raises InputError."""
+    return patterns_take_in(job.input_patterns, job.folder, path, _read_choice(job))
 
 
 def find_input(job: Job) -> list[SourceFile]:
