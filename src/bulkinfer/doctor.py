@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -143,9 +143,9 @@ def _sample_work(job: Job) -> Workload:
     """The work of the whole input, as if nothing were done yet, estimated from its first rows."""
     template = PromptTemplate.of(job.spec)
     try:
-        files = find_input(job)
+        files, images = find_input(job), template.describe_images(str(job.folder))
         planner = ShardPlanner(
-            scans=[Scan(uuid4(), file, 0) for file in files],
+            scans=[Scan(uuid4(), replace(file, images=images), 0) for file in files],
             template=template,
             id_field=None,
             find_done=lambda _: frozenset(),

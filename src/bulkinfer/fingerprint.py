@@ -25,7 +25,7 @@ SCHEME = "bulkinfer-task-1"
 
 _NOT_ASKED = frozenset(
     {"document_hash", "origin", "num_chars", "attempt", "queued_at_s", "prefix_group"}
-    | {"priority", "spans", "fields", "repairs"}
+    | {"priority", "spans", "fields", "repairs", "image_files", "num_image_chars"}
 )
 """What of a request says where it comes from and when it is asked."""
 

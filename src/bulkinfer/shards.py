@@ -23,6 +23,7 @@ from bulkinfer.records import (
     Document,
     DocumentRow,
     Failure,
+    ImageFile,
     JsonValue,
     Request,
     Scan,
@@ -36,7 +37,8 @@ MAX_SHARD_DOCUMENTS = 65_536
 """One lookup in the store serves a whole shard, and a longest-first order needs many documents to choose from."""
 MAX_SHARD_CHARS = 16 * 1024 * 1024
 """Of text in fields and of template text around them: what bounds the memory when either is long."""
-
+MAX_SHARD_IMAGE_BYTES = 256 * 1024 * 1024
+"""Of image files that are read to tell documents apart: a shard must not keep the engine waiting for long."""
 MAX_SHARD_PASSED = 1 << 20
 """Known rows that a shard passes over: a run that has little to do tells where it is, and asks early what it finds."""
 
@@ -154,6 +156,7 @@ class ShardPlanner:
                 if (
                     len(stretch.entries) >= self.max_documents
                     or stretch.num_chars >= self.max_chars
+                    or stretch.num_image_bytes >= MAX_SHARD_IMAGE_BYTES
                     or stretch.num_passed >= MAX_SHARD_PASSED
                 ):
                     stretch.bytes_read = bytes_read()
@@ -262,8 +265,7 @@ class ShardPlanner:
                     case DocumentFault(code, message):
                         return fail_document(document, entry.document_hash, code, message, datetime.now(UTC))
                     case Prompt() as prompt:
-                        folder = entry.scan.source.path.parent if self.template.image_fields else None
-                        return prompt.ask(entry.document_hash, document.origin, folder)
+                        return prompt.ask(entry.document_hash, document.origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +301,7 @@ class _Stretch:
     entries: deque[_Entry] = field(default_factory=deque)
     marks: list[_Mark] = field(default_factory=list)
     num_chars: int = 0
+    num_image_bytes: int = 0
     num_passed: int = 0
     bytes_read: int = 0
     is_last: bool = False
@@ -312,7 +315,8 @@ class _Stretch:
         match row:
             case Document(fields=fields):
                 self.num_chars += template_chars + sum(_count_chars(value) for value in fields.values())
-                self.entries.append(_Entry(scan, row, hash_document(fields)))
+                self.num_image_bytes += sum(one.size_bytes for one in row.images.values() if isinstance(one, ImageFile))
+                self.entries.append(_Entry(scan, row, hash_document(row.identity)))
             case UnreadableRow(digest=digest):
                 self.entries.append(_Entry(scan, row, digest))
             case Passed(num_rows=num_rows):

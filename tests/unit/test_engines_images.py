@@ -2,7 +2,9 @@
 
 import base64
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,19 @@ from bulkinfer.engines.images import ImageFault, check_takes_images, load_images
 from bulkinfer.engines.vllm_reading import write_message
 from bulkinfer.errors import JobError
 from bulkinfer.prompt import DocumentFault, Prompt
-from bulkinfer.records import Document, FailureCode, JsonValue, Message, Origin, Request, write_data_url
+from bulkinfer.records import (
+    BadImage,
+    Document,
+    FailureCode,
+    ImageFile,
+    JsonValue,
+    Message,
+    Origin,
+    Request,
+    SeenImage,
+    write_data_url,
+    write_image_key,
+)
 from bulkinfer.sources.values import convert_all, plan_reading
 from tests.unit.test_prompt_conversation import template
 
@@ -25,8 +39,14 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
 
 
-def prepare(prompt: dict[str, Any], **fields: JsonValue) -> Prompt | DocumentFault:
-    return template({"user": "What is it?", **prompt}).prepare(Document(Origin("s", 1, "s:1"), fields))
+A = ImageFile(write_image_key(sha256(PNG).digest()), "/photos/a.png", len(PNG))
+
+
+def prepare(
+    prompt: dict[str, Any], images: Mapping[str, SeenImage] | None = None, **fields: JsonValue
+) -> Prompt | DocumentFault:
+    document = Document(Origin("s", 1, "s:1"), fields, {"a.png": A} if images is None else images)
+    return template({"user": "What is it?", **prompt}).prepare(document)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +69,11 @@ def test_images_are_known_by_their_first_bytes(content: bytes, kind: str | None)
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("a/b.png", ("a/b.png",)),
+        ("a.png", (A.key,)),
         (URL, (URL,)),
-        (["a.png", URL], ("a.png", URL)),
+        (["a.png", URL], (A.key, URL)),
         ({"bytes": URL, "path": "a.png"}, (URL,)),
-        ({"bytes": None, "path": "a.png"}, ("a.png",)),
+        ({"bytes": None, "path": "a.png"}, (A.key,)),
         (None, ()),
         ([], ()),
     ],
@@ -63,15 +83,16 @@ def test_the_last_message_gets_the_images(value: JsonValue, expected: tuple[str,
     assert isinstance(prompt, Prompt)
     assert [message.images for message in prompt.messages] == [(), expected]
     assert prompt.messages[-1].content == "What is it?"
+    assert prompt.images.num_chars == sum(len(URL) - len("data:image/png;base64,") * (one == A.key) for one in expected)
 
 
 def test_several_fields_are_read_in_order_and_belong_to_the_document() -> None:
     found = template({"messages": "talk", "images": ["back", "front"]})
     assert found.fields == {"talk", "back", "front"}
-    fields: dict[str, JsonValue] = {"talk": [{"role": "user", "content": "x"}], "front": "f.png", "back": "b.png"}
-    prompt = found.prepare(Document(Origin("s", 1, "s:1"), fields))
+    fields: dict[str, JsonValue] = {"talk": [{"role": "user", "content": "x"}], "front": URL, "back": "a.png"}
+    prompt = found.prepare(Document(Origin("s", 1, "s:1"), fields, {"a.png": A}))
     assert isinstance(prompt, Prompt)
-    assert prompt.messages[-1].images == ("b.png", "f.png")
+    assert prompt.messages[-1].images == (A.key, URL)
 
 
 @pytest.mark.parametrize(
@@ -91,6 +112,8 @@ def test_several_fields_are_read_in_order_and_belong_to_the_document() -> None:
         "data:image/png,raw",
         "a\0b.png",
         "half \ud800.png",
+        "sha256:" + "0" * 64,
+        "nobody looked.png",
     ],
 )
 def test_what_is_no_image_is_the_rows_fault(value: JsonValue) -> None:
@@ -99,55 +122,66 @@ def test_what_is_no_image_is_the_rows_fault(value: JsonValue) -> None:
     assert fault == DocumentFault(FailureCode.INVALID_FIELD, f"prompt.images: the field photo: expected {expected}")
 
 
-def test_too_many_images_are_the_rows_fault() -> None:
+def test_too_many_images_and_too_large_ones_are_the_rows_fault() -> None:
     fault = prepare({"images": "photo"}, photo=["a.png"] * 257)
     assert fault == DocumentFault(FailureCode.INVALID_FIELD, "prompt.images: expected at most 256 images, found 257")
+    large = {name: ImageFile(f"sha256:{name}", name, 40 << 20) for name in "abcde"}
+    assert isinstance(prepare({"images": "photo"}, large, photo=["a", "b", "c", "d"]), Prompt)
+    fault = prepare({"images": "photo"}, large, photo=["a", "b", "c", "d", "e"])
+    expected = "prompt.images: expected at most 256 MiB of images, written as base64, found more"
+    assert fault == DocumentFault(FailureCode.INVALID_FIELD, expected)
 
 
-def request(*found: str, folder: Path) -> Request:
-    messages = (Message("system", "s"), Message("user", "What is it?", found))
-    return Request(bytes(16), Origin("in.jsonl", 1, "a"), messages, 12, folder=str(folder))
+def test_a_file_that_is_none_is_the_rows_fault() -> None:
+    fault = prepare({"images": "photo"}, {"a.png": A, "b.png": BadImage("none:b.png", "why")}, photo=["a.png", "b.png"])
+    assert fault == DocumentFault(FailureCode.INVALID_FIELD, "prompt.images: image 2: why")
 
 
-def test_files_are_read_beside_the_input_and_travel_as_text(tmp_path: Path) -> None:
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos" / "a.bin").write_bytes(PNG)
-    system, user = load_images(request("photos/a.bin", URL, str(tmp_path / "photos" / "a.bin"), folder=tmp_path))
+def request(*found: str | ImageFile) -> Request:
+    files = {one.key: one for one in found if isinstance(one, ImageFile)}
+    images = tuple(one if isinstance(one, str) else one.key for one in found)
+    messages = (Message("system", "s"), Message("user", "What is it?", images))
+    return Request(bytes(16), Origin("in.jsonl", 1, "a"), messages, 12, image_files=files)
+
+
+def write_image(path: Path, content: bytes = PNG) -> ImageFile:
+    path.write_bytes(content)
+    return ImageFile(write_image_key(sha256(content).digest()), str(path), len(content))
+
+
+def test_files_travel_as_text(tmp_path: Path) -> None:
+    file = write_image(tmp_path / "a.bin")
+    system, user = load_images(request(file, URL, file))
     assert system.images == ()
     assert user.images == (URL, URL, URL)
+    assert len(URL) - len("data:image/png;base64,") == file.num_chars
 
 
-def test_a_request_without_images_is_left_as_it_is(tmp_path: Path) -> None:
-    asked = request(folder=tmp_path)
-    assert load_images(asked) is asked.messages
+def test_a_request_without_files_is_left_as_it_is() -> None:
+    for asked in (request(), request(URL)):
+        assert load_images(asked) is asked.messages
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("none.png", "image 2: the file cannot be read: No such file or directory"),
-        (".", "image 2: the file cannot be read: Is a directory"),
-        ("text.png", "image 2: expected a PNG, JPEG, GIF or WebP file, found another"),
-        ("large.png", "image 2: expected at most 1 MiB, found a larger file"),
-    ],
-)
-def test_a_file_that_is_none_is_told_without_its_name(
-    name: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 1 << 20)
-    (tmp_path / "text.png").write_text("text")
-    (tmp_path / "large.png").write_bytes(PNG + bytes(1 << 20))
+def test_a_file_that_is_not_what_it_was_is_told_without_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    file = write_image(path)
+    changed = "image 2: the file changed while the run was using it; run again"
+    for content in (PNG[:-1] + b"x", PNG + b"x", b"text"):
+        path.write_bytes(content)
+        with pytest.raises(ImageFault) as caught:
+            load_images(request(URL, file))
+        assert str(caught.value) == changed
+    path.unlink()
     with pytest.raises(ImageFault) as caught:
-        load_images(request(URL, name, folder=tmp_path))
-    assert str(caught.value) == told
+        load_images(request(file))
+    assert str(caught.value) == "image 1: the file cannot be read: No such file or directory"
 
 
 def test_the_frame_holds_the_image_and_nothing_that_is_printed_does(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "a.png").write_bytes(PNG)
     caplog.set_level(logging.DEBUG)
-    asked = EngineRequest.of(request("a.png", folder=tmp_path), 0)
+    asked = EngineRequest.of(request(write_image(tmp_path / "a.png")), 0)
     frame = encode_parent_frame(Submit((asked,)))
     assert URL.encode() in frame
     assert decode_parent_frame(frame) == Submit((asked,))

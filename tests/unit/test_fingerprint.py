@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bulkinfer.errors import JobError
 from bulkinfer.fingerprint import ModelIdentity, fingerprint_task, hash_document, hash_part, identify_model
 from bulkinfer.job import JobSpec
-from bulkinfer.records import JsonValue, Message, Origin, Request
+from bulkinfer.records import ImageFile, JsonValue, Message, Origin, Request
 
 HUB = ModelIdentity("org/name", None, None)
 
@@ -119,6 +119,11 @@ def test_a_part_is_known_by_all_that_is_asked_and_by_nothing_else() -> None:
         replace(part, adapter="formal"),
     ]
     assert len({hash_part(one) for one in (part, *different)}) == len(different) + 1
+    shown, moved = (
+        replace(different[2], image_files={"a.png": ImageFile("a.png", path, 9)}, num_image_chars=12)
+        for path in ("/here/1.png", "/there/2.png")
+    )
+    assert hash_part(shown) == hash_part(moved), "what an image is counts, and not where it lies"
 
 
 def test_how_parts_are_cut_and_joined_is_a_part_of_the_task() -> None:

@@ -1,18 +1,26 @@
-"""Images of a prompt on their way to the engine: read from their files, checked by their first bytes, written as text.
+"""Images of a prompt on their way to the engine: read from their files, checked by their contents, written as text.
 
 They travel as `data:` URLs in the frame to the engine's process, and stand in no log, event or message.
 """
 
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import orjson
 
 from bulkinfer.engines.vllm_source import read_assigned_names
 from bulkinfer.errors import JobError
-from bulkinfer.records import FailureCode, Message, Rejection, Request, write_data_url
+from bulkinfer.records import (
+    FailureCode,
+    ImageFile,
+    Message,
+    Rejection,
+    Request,
+    write_data_url,
+    write_image_key,
+)
 
-MAX_IMAGE_BYTES = 64 << 20
 _REGISTRY = "model_executor/models/registry.py"
 _SEEING_KEYS = ("vision", "image", "visual", "img")
 
@@ -23,7 +31,7 @@ class ImageFault(Exception):
 
 def load_images(request: Request) -> tuple[Message, ...]:
     """The messages of a request, with every image as a `data:` URL. Raises ImageFault."""
-    if not any(message.images for message in request.messages):
+    if not request.image_files:
         return request.messages
     number = 0
     messages = []
@@ -31,7 +39,8 @@ def load_images(request: Request) -> tuple[Message, ...]:
         urls = []
         for image in message.images:
             number += 1
-            urls.append(_load(image, request.folder, number))
+            file = request.image_files.get(image)
+            urls.append(image if file is None else _load(file, number))
         messages.append(replace(message, images=tuple(urls)))
     return tuple(messages)
 
@@ -59,18 +68,13 @@ def check_takes_images(config_path: Path | None) -> None:
         raise JobError(f"prompt.images: the model ({', '.join(sorted(architectures))}) takes no images; remove the key")
 
 
-def _load(image: str, folder: str, number: int) -> str:
-    if image.startswith("data:"):
-        return image
-    path = Path(folder) / image
+def _load(file: ImageFile, number: int) -> str:
     try:
-        if path.stat().st_size > MAX_IMAGE_BYTES:
-            raise ImageFault(f"image {number}: expected at most {MAX_IMAGE_BYTES >> 20} MiB, found a larger file")
-        content = path.read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a file name"
-        raise ImageFault(f"image {number}: the file cannot be read: {reason}") from None
+        path = Path(file.path)
+        content = path.read_bytes() if path.stat().st_size == file.size_bytes else b""
+    except OSError as error:
+        raise ImageFault(f"image {number}: the file cannot be read: {error.strerror}") from None
     url = write_data_url(content)
-    if url is None:
-        raise ImageFault(f"image {number}: expected a PNG, JPEG, GIF or WebP file, found another")
+    if url is None or write_image_key(sha256(content).digest()) != file.key:
+        raise ImageFault(f"image {number}: the file changed while the run was using it; run again")
     return url

@@ -7,7 +7,7 @@ from bulkinfer.job import Job
 from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import SourceFile
 from bulkinfer.runner.plan import describe_layout
-from bulkinfer.sources import Source, find_named_files, open_source
+from bulkinfer.sources import Source, add_images, find_named_files, open_source
 from bulkinfer.sources import find_input as find_files
 
 
@@ -41,5 +41,6 @@ def find_input(job: Job) -> JobInput:
             left_out = {file.name for file in find_named_files(job)} - {file.name for file in files}
     except InputError as error:
         note = str(error)
+    files = add_images(files, template.describe_images(str(job.folder)))
     layout = describe_layout(job, template)
     return JobInput(tuple(files), template.fields, job.spec.input.id, layout, frozenset(left_out), note)

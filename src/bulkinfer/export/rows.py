@@ -32,8 +32,8 @@ from bulkinfer.store import (
     iter_listed,
 )
 
-_CHOICES = frozenset({"where", "sample", "last_row"})
-"""Keys of a layout that say which rows are the job's; see `sources.choosing`."""
+_CHOICES = frozenset({"where", "sample", "last_row", "images"})
+"""Keys of a layout that say which rows are the job's, or how images stand; see `sources.choosing` and `stamps`."""
 
 
 class Match(Enum):
@@ -123,9 +123,16 @@ def _describe_change(scan: ListedScan, file: SourceFile) -> str | None:
     reading, choice = _split_layout(file.layout), _split_layout(file.choice)
     if before == reading + choice:
         return None
+    if _leave_out_images(before) == _leave_out_images(reading + choice):
+        is_sure = all(said.get("is_settled", True) for said in before + choice)
+        return "images that its rows name changed" if is_sure else None
     if before[: len(reading)] != reading or not all(_CHOICES & said.keys() for said in before[len(reading) :]):
         return "the way in which the job reads it (input.format and the like) changed"
     return "what the job chooses of it (input.where, input.sample, input.limit) changed"
+
+
+def _leave_out_images(layout: list[Any]) -> list[Any]:
+    return [said for said in layout if "images" not in said]
 
 
 def _split_layout(text: str) -> list[Any]:
@@ -182,7 +189,7 @@ def _iter_by_content(reader: AnyReader, run: ListedRun, part: Part, found: JobIn
 
 def _hash(row: Document | UnreadableRow) -> str:
     """As a UUID is written; the class takes five times as long."""
-    digits = (hash_document(row.fields) if isinstance(row, Document) else row.digest).hex()
+    digits = (hash_document(row.identity) if isinstance(row, Document) else row.digest).hex()
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 

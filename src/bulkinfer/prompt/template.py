@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from bulkinfer.job import JobSpec, RowFault, RowSampling, SamplingSpec
 from bulkinfer.prompt.budget import Budget
 from bulkinfer.prompt.conversation import read_conversation
-from bulkinfer.prompt.images import read_images
+from bulkinfer.prompt.images import NO_IMAGES, Images, read_images
 from bulkinfer.prompt.joining import JoinTemplate
 from bulkinfer.prompt.part import DocumentFault, Part, parse_part, render_part
 from bulkinfer.prompt.values import Printed
-from bulkinfer.records import Document, FailureCode, JsonValue, Message, Origin, Request, Span
+from bulkinfer.records import Document, FailureCode, ImageFields, JsonValue, Message, Origin, Request, Span
 
 _NO_ROW_SAMPLING = RowSampling(SamplingSpec())
 
@@ -39,8 +38,11 @@ class Prompt:
     joined: Mapping[str, JsonValue] | None = None
     """The fields that the answers to parts of it are joined with; None where documents are not split."""
 
-    def ask(self, document_hash: bytes, origin: Origin, folder: Path | None = None) -> Request:
-        """The request for the engine; `folder` is where files of images are looked for."""
+    images: Images = NO_IMAGES
+    """Those of its last message."""
+
+    def ask(self, document_hash: bytes, origin: Origin) -> Request:
+        """The request for the engine."""
         return Request(
             document_hash,
             origin,
@@ -48,7 +50,8 @@ class Prompt:
             sum(len(message.content) for message in self.messages),
             sampling=self.sampling,
             adapter=self.adapter,
-            folder="" if folder is None else str(folder.absolute()),
+            image_files=self.images.files,
+            num_image_chars=self.images.num_chars,
             spans=self.spans,
             fields=self.joined,
         )
@@ -111,6 +114,14 @@ class PromptTemplate:
         """Those of them that the job names as a whole, outside of templates."""
         named = (self.messages_field, self.adapter_field, *self.image_fields)
         return self.row_sampling.fields.union(name for name in named if name is not None)
+
+    def describe_images(self, folder: str) -> ImageFields | None:
+        """Where documents hold images; None where none do. `folder`: see there."""
+        if not self.image_fields:
+            return None
+        printed = frozenset[str]().union(*(part.fields for part in self.parts))
+        joined = self.combine.fields if self.combine else frozenset[str]()
+        return ImageFields(self.image_fields, folder, (printed | joined).intersection(self.image_fields))
 
     @property
     def num_chars(self) -> int:
@@ -177,13 +188,13 @@ class PromptTemplate:
         if isinstance(marked, DocumentFault):
             return marked
         messages = marked.messages
-        if self.image_fields:
-            images = read_images(self.image_fields, document.fields)
-            if isinstance(images, DocumentFault):
-                return images
-            messages = (*messages[:-1], replace(messages[-1], images=images))
+        images = read_images(self.image_fields, document)
+        if isinstance(images, DocumentFault):
+            return images
+        if images.urls:
+            messages = (*messages[:-1], replace(messages[-1], images=images.urls))
         joined = None if self.combine is None else self.combine.select(document)
-        return Prompt(messages, sampling, adapter, marked.spans, joined)
+        return Prompt(messages, sampling, adapter, marked.spans, joined, images)
 
     def _add_conversation(
         self, document: Document, before: list[Message], spans: list[Span], *, notes_spans: bool

@@ -17,7 +17,15 @@ from bulkinfer.records.documents import (
 from bulkinfer.records.engine import NUM_LONGEST, UNKNOWN_WORKLOAD, EngineEvent, EngineReady, EngineStats, Workload
 from bulkinfer.records.exports import ExportFormat
 from bulkinfer.records.formats import PLAIN_CSV, CsvDialect, FileFormat, FormatKind, OpenAiFile, Packing, Selection
-from bulkinfer.records.images import name_image_type, write_data_url
+from bulkinfer.records.images import (
+    BadImage,
+    ImageFields,
+    ImageFile,
+    SeenImage,
+    name_image_type,
+    write_data_url,
+    write_image_key,
+)
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, PartAnswer, Result
 from bulkinfer.records.requests import (
     Aborted,
@@ -38,6 +46,7 @@ __all__ = [
     "PLAIN_CSV",
     "UNKNOWN_WORKLOAD",
     "Aborted",
+    "BadImage",
     "Commit",
     "Completion",
     "CsvDialect",
@@ -52,6 +61,8 @@ __all__ = [
     "FileFormat",
     "FinishReason",
     "FormatKind",
+    "ImageFields",
+    "ImageFile",
     "JsonValue",
     "KnownSpan",
     "Latency",
@@ -71,6 +82,7 @@ __all__ = [
     "Result",
     "RunStatus",
     "Scan",
+    "SeenImage",
     "Selection",
     "SourceFile",
     "Span",
@@ -79,4 +91,5 @@ __all__ = [
     "Workload",
     "name_image_type",
     "write_data_url",
+    "write_image_key",
 ]

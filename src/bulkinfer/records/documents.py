@@ -6,6 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bulkinfer.records.formats import FileFormat, FormatKind, Selection
+from bulkinfer.records.images import ImageFields, SeenImage
 
 PLAIN_JSONL = FileFormat(FormatKind.JSONL)
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -31,6 +32,15 @@ class Document:
     origin: Origin
     fields: Mapping[str, JsonValue]
     """The fields that the prompt uses and that the row has; absent and null are different."""
+    images: Mapping[str, SeenImage] = field(default_factory=dict)
+    """The image files that it names, by name."""
+    hashed: Mapping[str, JsonValue] | None = None
+    """What it is known by in place of its fields."""
+
+    @property
+    def identity(self) -> Mapping[str, JsonValue]:
+        """What makes it the same document as another."""
+        return self.fields if self.hashed is None else self.hashed
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,9 @@ class SourceFile:
     layout: str = ""
     """JSON text of what else of the job's section `input` decides how its rows are read; empty by default."""
     choice: str = ""
-    """The same of which of them belong to the job."""
+    """The same of which of them belong to the job, and of how the image files that they name stand."""
+    images: ImageFields | None = None
+    """Where its documents name images, which count by their content; None: nowhere, or names are left as they are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bulkinfer.records.documents import JsonValue, Origin
+from bulkinfer.records.images import ImageFile
 from bulkinfer.records.outcomes import FailureCode
 
 
@@ -28,7 +29,7 @@ class Message:
     """Of a turn, as chat templates name it; of a text, its key in `prompt`: text, query, document."""
     content: str
     images: tuple[str, ...] = field(default=(), repr=False)
-    """Before the text: `data:` URLs, or files, relative to the request's folder."""
+    """Before the text: `data:` URLs, or keys of the request's image files."""
 
 
 class RepairStep(StrEnum):
@@ -113,8 +114,10 @@ class Request:
     priority: int = 0
     """Lower is earlier, as in vLLM. Counts in an engine that was started with priorities; elsewhere the first comes
     first."""
-    folder: str = ""
-    """Where files of images are: the absolute path of the input file's folder."""
+    image_files: Mapping[str, ImageFile] = field(default_factory=dict)
+    """The files of its messages' images, by key."""
+    num_image_chars: int = 0
+    """Of all its images as text, as the engine gets them."""
     spans: tuple[Span, ...] = ()
     """What may be cut where the prompt is too long; empty: nothing."""
     fields: Mapping[str, JsonValue] | None = None

@@ -22,7 +22,7 @@ from bulkinfer.job import ClassifyTask, ExtractTask, Job, JobSpec, find_nearest,
 from bulkinfer.priority import Priority
 from bulkinfer.prompt import DocumentFault, PromptTemplate
 from bulkinfer.records import Document, FailureCode, Message, Only, Origin, SourceFile
-from bulkinfer.sources import find_input, open_source
+from bulkinfer.sources import add_images, find_input, open_source
 
 MAX_PROBED_FILES = 16
 """Files whose field names are read beforehand: enough for a folder whose first are odd, quick for ten thousand."""
@@ -90,6 +90,7 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
     digests = {adapter.name: adapter.digest for adapter in adapters}
     files = find_input(job)
     check_fields(job, template, files)
+    files = add_images(files, template.describe_images(str(job.folder)))
     check_form(describe_engine(job))
     prior = render_prior(job, template)
     if only is Only.NEW or job.original is None:

@@ -10,12 +10,14 @@ from bulkinfer.sources.finding import find_input, find_named_files, takes_in
 from bulkinfer.sources.json_columns import has_json_values, to_texts
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.originals import Originals, Shape, find_shape, open_originals, write_lines
+from bulkinfer.sources.stamps import add_images
 
 __all__ = [
     "Column",
     "Originals",
     "Shape",
     "Source",
+    "add_images",
     "describe_columns",
     "find_input",
     "find_named_files",

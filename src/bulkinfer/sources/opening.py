@@ -6,6 +6,7 @@ from bulkinfer.records import FormatKind, SourceFile
 from bulkinfer.sources.arrow import ArrowSource
 from bulkinfer.sources.base import Source
 from bulkinfer.sources.csv_file import CsvSource
+from bulkinfer.sources.images import ImageSource
 from bulkinfer.sources.jsonl import JsonlSource
 from bulkinfer.sources.openai_batch import OpenAiSource
 from bulkinfer.sources.parquet import ParquetSource
@@ -21,9 +22,12 @@ def open_source(file: SourceFile, fields: frozenset[str] | None, id_field: str |
     schema cannot be read, where its format has one; others are first touched when they are read.
     No file stays open between the calls, so a folder of many files costs no descriptors.
     """
+    source: Source
     if file.selection is not None:
-        return SelectedSource(replace(file, selection=None), file.selection, fields, id_field, _open_whole)
-    return _open_whole(file, fields, id_field)
+        source = SelectedSource(replace(file, selection=None), file.selection, fields, id_field, _open_whole)
+    else:
+        source = _open_whole(file, fields, id_field)
+    return source if file.images is None else ImageSource(source, file, file.images)
 
 
 def _open_whole(file: SourceFile, fields: frozenset[str] | None, id_field: str | None) -> Source:

@@ -1,0 +1,190 @@
+"""Whole runs over documents that name image files: they are known by what the images are, wherever they lie."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from bulkinfer.errors import ExitCode
+from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
+from bulkinfer.job import load_job
+from bulkinfer.records import SeenImage
+from bulkinfer.runner import RunReport, plan_run
+from bulkinfer.runner.forecast import forecast_run
+from bulkinfer.sources import images, stamps
+from bulkinfer.store import Reader, open_reader, runs
+from tests.conftest import JobFolder
+
+ONE = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+OTHER = b"\x89PNG\r\n\x1a\n" + bytes(reversed(range(256)))
+
+
+@pytest.fixture
+def photos(folder: JobFolder) -> JobFolder:
+    """Two folders, each with one row that names the same file; the files differ."""
+    for name, content in (("a", ONE), ("b", OTHER)):
+        write(folder, name, content)
+    folder.spec["limits"] |= {"max_failures": "100%", "max_context_tokens": 512}
+    folder.spec["prompt"]["images"] = "photo"
+    folder.spec["input"]["path"] = ["a", "b"]
+    folder.write_job()
+    return folder
+
+
+@pytest.fixture
+def _settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file counts as one that was written long ago."""
+    for module, name in ((stamps, "_TICK_NS"), (runs, "TICK_NS"), (runs, "COARSE_TICK_NS")):
+        monkeypatch.setattr(module, name, -(10**18))
+
+
+def write(folder: JobFolder, name: str, content: bytes | None) -> None:
+    path = folder.path / name
+    path.mkdir(exist_ok=True)
+    (path / "in.jsonl").write_bytes(orjson.dumps({"id": name, "body": "x", "photo": "1.png"}))
+    if content is not None:
+        (path / "1.png").write_bytes(content)
+
+
+def counts(report: RunReport) -> tuple[int, ...]:
+    found = report.summary["documents"]
+    assert isinstance(found, dict)
+    names = ("read", "distinct", "already_done", "succeeded", "failed")
+    return tuple(found[name] for name in names)
+
+
+def select(folder: JobFolder, sql: str) -> list[tuple[Any, ...]]:
+    with Reader.open(folder.database) as reader:
+        return list(reader.query(sql).rows)
+
+
+def export(folder: JobFolder) -> tuple[Exported, list[dict[str, Any]]]:
+    job = load_job(folder.job_path)
+    with open_reader(job.database_path) as reader:
+        exported = export_job(reader, job, parse_target(folder.path / "out.jsonl"), ExportOptions(None))
+    return exported, [orjson.loads(line) for line in (folder.path / "out.jsonl").read_bytes().splitlines()]
+
+
+def test_one_name_in_two_folders_is_two_documents(photos: JobFolder) -> None:
+    report = photos.run_as_written()
+    assert counts(report) == (2, 2, 0, 2, 0)
+    hashes = select(photos, "select document_id, document_hash from answers")
+    assert len(set(hashes)) == 2
+    exported, rows = export(photos)
+    assert [(row["document_id"], row["photo"], row["status"]) for row in rows] == [
+        ("a", "1.png", "answered"),
+        ("b", "1.png", "answered"),
+    ]
+    assert {(row["document_id"], row["document_hash"]) for row in rows} == {(one, str(two)) for one, two in hashes}
+    assert exported.notes == []
+
+
+def test_equal_images_are_one_document_wherever_they_lie(photos: JobFolder) -> None:
+    write(photos, "b", ONE)
+    assert counts(photos.run_as_written()) == (2, 1, 0, 1, 0)
+
+
+def test_inputs_that_move_with_their_images_are_not_asked_again(photos: JobFolder) -> None:
+    photos.run_as_written()
+    for name in "ab":
+        shutil.move(photos.path / name, photos.path / f"moved-{name}")
+    photos.spec["input"]["path"] = ["moved-a", "moved-b"]
+    photos.write_job()
+    assert counts(photos.run_as_written()) == (2, 2, 2, 0, 0)
+
+
+@pytest.mark.usefixtures("_settled")
+def test_an_image_that_is_replaced_under_its_name_is_asked_anew(photos: JobFolder) -> None:
+    photos.run_as_written()
+    (photos.path / "a" / "1.png").write_bytes(ONE + b"more")
+    exported, rows = export(photos)
+    assert [row["status"] for row in rows] == ["pending", "answered"], "the answer is to another image"
+    assert len(exported.notes) == 1
+    assert "a/in.jsonl: images that its rows name changed since the run read it" in exported.notes[0]
+    planned = forecast_run(plan_run(load_job(photos.job_path)), lambda _: None)
+    assert isinstance(planned["documents"], dict)
+    assert planned["documents"]["already_done"] == 1
+    assert counts(photos.run_as_written()) == (2, 2, 1, 1, 0)
+    assert [row["status"] for row in export(photos)[1]] == ["answered", "answered"]
+
+
+@pytest.mark.usefixtures("_settled")
+def test_images_that_are_as_they_were_are_not_read_again(photos: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, name: str) -> None:
+        raise AssertionError(f"{name} was read")
+
+    photos.run_as_written()
+    monkeypatch.setattr(images, "read_image_file", refuse)
+    assert counts(photos.run_as_written()) == (2, 2, 2, 0, 0)
+    assert [row["status"] for row in export(photos)[1]] == ["answered", "answered"]
+
+
+def test_an_export_finds_rows_by_what_their_images_are(photos: JobFolder) -> None:
+    photos.run_as_written()
+    for name in "ab":
+        path = photos.path / name / "in.jsonl"
+        row = orjson.loads(path.read_bytes())
+        path.write_bytes(orjson.dumps({**row, "photo": "renamed.png"}))
+        (photos.path / name / "1.png").rename(photos.path / name / "renamed.png")
+    exported, rows = export(photos)
+    assert [(row["photo"], row["status"]) for row in rows] == [("renamed.png", "answered")] * 2
+    assert len(exported.notes) == 2
+    assert all("it changed since the run read it: its rows were matched by content" in note for note in exported.notes)
+
+
+def test_an_image_that_is_missing_is_one_failure_and_a_document_once_it_is_there(photos: JobFolder) -> None:
+    (photos.path / "a" / "1.png").unlink()
+    report = photos.run_as_written()
+    assert report.exit_code is ExitCode.OK
+    assert counts(report) == (2, 2, 0, 1, 1)
+    message = "prompt.images: image 1: the file cannot be read: No such file or directory"
+    assert select(photos, "select document_id, code, message from failures") == [("a", "invalid_field", message)]
+    assert counts(photos.run_as_written()) == (2, 2, 2, 0, 0)
+    write(photos, "a", ONE)
+    assert counts(photos.run_as_written()) == (2, 2, 1, 1, 0)
+    assert [row["status"] for row in export(photos)[1]] == ["answered", "answered"]
+
+
+def test_an_image_that_changes_between_its_reading_and_its_sending_is_a_failure(
+    photos: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = photos.path / "a" / "1.png"
+    read = images.read_image_file
+
+    def read_and_change(name: str, called: str) -> SeenImage:
+        found = read(name, called)
+        path.write_bytes(OTHER[:-1] + b"x")
+        return found
+
+    monkeypatch.setattr(images, "read_image_file", read_and_change)
+    photos.spec["input"]["path"] = "a"
+    photos.write_job()
+    report = photos.run_as_written()
+    assert counts(report) == (1, 1, 0, 0, 1)
+    ((message,),) = select(photos, "select message from failures")
+    assert message == "prompt.images: image 1: the file changed while the run was using it; run again"
+    monkeypatch.undo()
+    assert counts(photos.run_as_written()) == (1, 1, 0, 1, 0), "what it is now is another document"
+
+
+def test_rows_of_a_query_name_images_beside_the_job_file(photos: JobFolder) -> None:
+    (photos.path / "1.png").write_bytes(ONE)
+    photos.spec["input"] |= {"path": "a", "sql": "select * from input"}
+    photos.write_job()
+    assert counts(photos.run_as_written()) == (1, 1, 0, 1, 0)
+    (photos.path / "1.png").unlink()
+    assert counts(photos.run_as_written()) == (1, 1, 0, 0, 1)
+
+
+def test_a_name_that_the_prompt_prints_counts_beside_the_image(photos: JobFolder) -> None:
+    shutil.copy(photos.path / "a" / "1.png", photos.path / "a" / "2.png")
+    rows = [{"id": name, "body": "x", "photo": name} for name in ("1.png", "2.png")]
+    photos.spec["input"]["path"] = "a"
+    photos.write_documents(rows, str(Path("a", "in.jsonl")))
+    photos.write_job()
+    assert counts(photos.run_as_written()) == (2, 1, 0, 1, 0)
+    photos.spec["prompt"]["user"] = "{{ photo }}: {{ body }}"
+    photos.write_job()
+    assert counts(photos.run_as_written()) == (2, 2, 0, 2, 0)
