@@ -3,8 +3,10 @@
 import io
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TextIO
 
 import orjson
@@ -13,6 +15,9 @@ from bulkinfer.errors import BulkinferError, ExitCode, JobError
 
 _TERMINAL_CONTROLS = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What JSON may hold as it is, and a terminal may obey: delete, C1 controls, changes of direction, line ends."""
+
+
+_COPIED_CHARS = 1 << 20
 
 
 class ReaderGone(BulkinferError):
@@ -86,6 +91,20 @@ def print_data(text: str) -> None:
 def print_json(value: object) -> None:
     """To stdout, in one line."""
     print_data(encode_json(value))
+
+
+def print_json_with(about: Mapping[str, object], name: str, values: Iterable[object]) -> None:
+    """To stdout, in one line, an object with these keys and a list of any length behind them, in bounded memory.
+
+    Nothing is printed before all of the list is there: what fails on the way leaves no half of an object.
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as whole:
+        whole.write(f"{encode_json(about)[:-1]},{encode_json(name)}:[")
+        for number, value in enumerate(values):
+            whole.write(("," if number else "") + encode_json(value))
+        whole.write("]}\n")
+        whole.seek(0)
+        shutil.copyfileobj(whole, sys.stdout, _COPIED_CHARS)
 
 
 def encode_json(value: object) -> str:

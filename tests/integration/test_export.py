@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import math
 import os
 from collections.abc import Sequence
 from datetime import date
@@ -9,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.ipc
@@ -594,3 +596,16 @@ def test_an_input_whose_ending_says_nothing_is_not_written_over_either(folder: J
         pytest.raises(JobError, match="a file of the input, and would be lost"),
     ):
         export_job(reader, job, wanted, ExportOptions())
+
+
+def test_numbers_that_json_lacks_are_null_there_and_themselves_elsewhere(folder: JobFolder) -> None:
+    table = pa.table({"id": ["a", "b"], "body": ["x", "y"], "n": [float("nan"), float("inf")], "l": [[1.0], [-np.inf]]})
+    pq.write_table(table, folder.path / "in.parquet")
+    folder.spec["input"] = {"path": "in.parquet", "id": "id"}
+    folder.run()
+    for name in ("out.jsonl", "out.csv", "out.parquet"):
+        export(folder, name, ("n", "l"))
+    assert read_lines(folder.path / "out.jsonl") == [{"n": None, "l": [1.0]}, {"n": None, "l": [None]}]
+    assert (folder.path / "out.csv").read_text().splitlines()[1:] == ['nan,"[1.0]"', 'inf,"[null]"']
+    written = pq.read_table(folder.path / "out.parquet").to_pydict()
+    assert (math.isnan(written["n"][0]), written["n"][1], written["l"]) == (True, math.inf, [[1.0], [-math.inf]])

@@ -1,11 +1,17 @@
 """OpenAI's batch files: the models of the `openai` package take every line, and no request is lost between the two."""
 
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import orjson
 import pytest
+from openai import OpenAI
 from openai.types import Completion, CreateEmbeddingResponse
 from openai.types.batch_error import BatchError
 from openai.types.chat import ChatCompletion
@@ -31,6 +37,29 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     lines = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     assert all(list(line) == ["id", "custom_id", "response", "error"] for line in lines)
     return lines
+
+
+@contextmanager
+def serve(answer: object) -> Iterator[str]:
+    """The address of a server that gives one answer to all."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.end_headers()
+            self.wfile.write(orjson.dumps(answer))
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
 
 
 def test_chats_and_failures(folder: JobFolder) -> None:
@@ -76,6 +105,28 @@ def test_embeddings(folder: JobFolder) -> None:
         response = CreateEmbeddingResponse.model_validate(line["response"]["body"], strict=True)
         assert len(response.data[0].embedding) > 1
     assert (folder.path / "out_errors.openai.jsonl").read_bytes() == b""
+
+
+def test_a_vector_is_base64_where_its_request_asks_for_it(folder: JobFolder) -> None:
+    def request(custom_id: str, text: object, **parameters: object) -> dict[str, Any]:
+        body = {"model": "model", "input": text, **parameters}
+        return {"custom_id": custom_id, "method": "POST", "url": "/v1/embeddings", "body": body}
+
+    same = [request("list", "a text"), request("packed", "a text", encoding_format="base64")]
+    folder.write_documents([*same, request("one", ["a text"], encoding_format="float")])
+    del folder.spec["sampling"], folder.spec["prompt"]
+    folder.spec |= {"task": {"kind": "embed"}, "input": {"path": "in.jsonl", "format": "openai"}}
+    folder.run()
+    export(folder)
+    bodies = {line["custom_id"]: line["response"]["body"] for line in read_lines(folder.path / "out.openai.jsonl")}
+    assert bodies["list"] == bodies["one"]
+    assert isinstance(bodies["packed"]["data"][0]["embedding"], str)
+    assert CreateEmbeddingResponse.model_validate(bodies["list"], strict=True)
+    with serve(bodies["packed"]) as url:
+        client = OpenAI(api_key="x", base_url=url, max_retries=0)
+        # The client asks for base64 unless it is told otherwise, and makes a list of numbers of it.
+        unpacked = client.embeddings.create(model="model", input="a text")
+    assert array("f", unpacked.data[0].embedding) == array("f", bodies["list"]["data"][0]["embedding"])
 
 
 def test_a_batch_file_comes_back_as_one(folder: JobFolder) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +160,7 @@ def test_an_export_has_vectors_of_one_size(embedding: JobFolder, tmp_path: Path,
     assert found.pop("d7") is None
     assert found.keys() == expected.keys()
     for name, vector in found.items():
-        assert vector == pytest.approx(expected[name], abs=1e-7)
+        assert array("f", vector) == array("f", expected[name]), "each 32-bit number is the same"
 
 
 def test_replicas_and_children_make_the_same_vectors(embedding: JobFolder) -> None:

@@ -1,6 +1,7 @@
 """What people see: the live view, plain lines, summaries and tables; and that no text drives the terminal."""
 
 import io
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -639,3 +640,11 @@ def test_the_share_of_full_steps_is_told_where_there_is_one() -> None:
     assert "7 preemptions, 2 restarts, 99 % of steps full" in text
     lines = describe_running(RUNNING | {"engine": RUNNING["engine"] | {"full_step_share": 0.5}})
     assert lines[4].endswith("2 restarts, 50 % of steps full")
+
+
+def test_a_terminal_gets_the_first_rows_of_a_table_without_end() -> None:
+    stream = Terminal()
+    print_table(("n",), ((number,) for number in itertools.count(1)), stream=stream)
+    assert "10000" in stream.getvalue()
+    assert "10001" not in stream.getvalue()
+    assert "the first 10,000 rows; a pipe or a file gets all" in stream.getvalue()

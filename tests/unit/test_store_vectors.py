@@ -4,13 +4,14 @@ import math
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bulkinfer.records import Outcome
-from bulkinfer.store import Store
+from bulkinfer.store import Form, ListedRun, Store
 from bulkinfer.store.arrow import results_table
 from bulkinfer.store.queue import CommitLimits, CommitQueue, Pending
 from tests.unit.store_support import TASK, make_failure, make_file, make_result, make_run, select
@@ -61,3 +62,17 @@ def test_a_vector_counts_as_its_bytes_in_the_backlog() -> None:
     taken = queue.take()
     assert isinstance(taken, Pending)
     assert 2 * len(vector) < taken.num_bytes < 2 * len(vector) + 1_000
+
+
+def test_few_rows_with_long_vectors_or_answers_are_held_at_a_time() -> None:
+    run = ListedRun(uuid4(), uuid4(), (), (), vector_length=None)
+    assert run.block_rows == 20_000
+    assert replace(run, vector_length=4096).block_rows * 4 * 4096 < 20 << 20
+    assert replace(run, row_bytes=1 << 20).block_rows < 20
+
+
+def test_vectors_never_become_part_of_the_text_of_a_line() -> None:
+    form = Form(("status", "output", "vector"), ("status", "it's", "v"))
+    assert form.columns == ("status", "line", "vector")
+    assert form.named == {"status": "status", "it's": "output"}
+    assert "'v'" not in form.select("from x a")

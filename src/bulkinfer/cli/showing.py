@@ -26,7 +26,7 @@ from bulkinfer.cli.app import (
     resolve_target,
 )
 from bulkinfer.records import ExportFormat, FailureCode, RunStatus
-from bulkinfer.streams import number_names, print_json
+from bulkinfer.streams import number_names, print_json, print_json_with
 
 
 class QueryFormat(StrEnum):
@@ -117,25 +117,23 @@ def failures(
         database, name = resolve_target(target)
         with open_reader(database, timeout) as reader:
             groups = reader.failure_groups(name)
-            found = list(reader.failures(name, code)) if json or all_rows or code else []
-    counts = {group.code.value: group.rows for group in groups}
-    if json:
-        print_json(
-            {
-                "database": str(database),
-                "counts": counts,
-                "groups": [asdict(group) for group in groups],
-                "failures": [asdict(failure) for failure in found],
-            }
-        )
-        return
-    if all_rows or code:
-        columns = "document", "where", "code", "message"
-        rows = [(each.document_id, f"{each.source}:{each.row}", each.code.value, each.message) for each in found]
-    else:
+            counts = {group.code.value: group.rows for group in groups}
+            found = reader.failures(name, code)
+            if json:
+                about = {"database": str(database), "counts": counts, "groups": [asdict(group) for group in groups]}
+                print_json_with(about, "failures", map(asdict, found))
+                return
+            if all_rows or code:
+                columns = "document", "where", "code", "message"
+                rows = (
+                    (each.document_id, f"{each.source}:{each.row}", each.code.value, each.message) for each in found
+                )
+                print_table(columns, rows)
+    if not (all_rows or code):
         columns = "code", "rows", "first", "message of the first"
-        rows = [(each.code.value, f"{each.rows:,}", ", ".join(each.examples), each.message) for each in groups]
-    print_table(columns, rows)
+        print_table(
+            columns, [(each.code.value, f"{each.rows:,}", ", ".join(each.examples), each.message) for each in groups]
+        )
     total = sum(counts.values())
     print_lines([f"{total:,} failed: " + (", ".join(f"{n:,} {each}" for each, n in counts.items()) or "none")])
 

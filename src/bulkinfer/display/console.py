@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TextIO
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.text import Text
 
 _SHOWN_NUMBERS = 4
 """Of a vector in a table on a terminal."""
+_MAX_RULED_ROWS = 10_000
 
 
 def print_error(message: str) -> None:
@@ -26,7 +28,10 @@ def print_lines(lines: Iterable[str], *, stream: TextIO | None = None) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, stream: TextIO | None = None) -> None:
-    """Rows as a table: ruled on a terminal, cut to its width; whole and tab-separated without one."""
+    """Rows as a table: ruled on a terminal, cut to its width; whole and tab-separated without one.
+
+    A ruled table is held in memory, so a terminal gets the first 10,000 rows, and is told so.
+    """
     console = open_console(stream or sys.stdout)
     if not console.is_terminal:
         for cells in (columns, *rows):
@@ -35,9 +40,12 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, str
     table = Table()
     for column in columns:
         table.add_column(Text(visible(column)))
-    for cells in rows:
+    left = iter(rows)
+    for cells in islice(left, _MAX_RULED_ROWS):
         table.add_row(*(Text(visible(_show(cell)), overflow="ellipsis") for cell in cells))
     console.print(table)
+    if next(left, None) is not None:
+        console.print(Text(f"the first {_MAX_RULED_ROWS:,} rows; a pipe or a file gets all"))
 
 
 def _show(cell: object) -> str:

@@ -1,24 +1,29 @@
 """Exports as OpenAI's batch API writes them: a file of answers, and one of the requests that have none.
 
 A line is `id`, `custom_id` (the document's id), `response` with the body of the endpoint, and `error`. Which endpoint
-that is, the job's task says. Ids are made of the document's hash: the same export twice is the same file.
+that is, the job's task says. Ids are made of the document's hash: the same export twice is the same file. Vectors are
+lists of numbers, or text in base64 where the request is a line of a batch file that asks for it.
 """
 
+import base64
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import IO, Any
 
 import orjson
+import pyarrow as pa
 
 from bulkinfer.errors import JobError
+from bulkinfer.export.columns import NO_COLUMNS, Columns
 from bulkinfer.export.rows import Stretch
-from bulkinfer.export.targets import Target, open_target
+from bulkinfer.export.targets import Target
+from bulkinfer.export.vectors import Vector, iter_vectors
 from bulkinfer.job import JobSpec
 from bulkinfer.records import FailureCode, JsonValue
 from bulkinfer.sources import Originals
-from bulkinfer.store import RowStatus
+from bulkinfer.store import VECTOR, RowStatus, replacing_all
 
 FIELDS = (
     "status",
@@ -32,7 +37,8 @@ FIELDS = (
     "failure_message",
     "details",
 )
-VECTOR = "vector"
+BODY = Columns(pa.schema([("body", pa.string())]), (), (), is_whole=False)
+"""What of a batch file says in which form a vector is wanted."""
 _FINISH_REASONS = frozenset({"stop", "length"})
 _SERVER_FAULTS = frozenset({FailureCode.ENGINE_ERROR, FailureCode.ENGINE_KILLER})
 _PENDING_MESSAGE = "the run has not come to this request; run the job again"
@@ -58,6 +64,12 @@ def choose_endpoint(spec: JobSpec) -> Endpoint:
     return Endpoint.COMPLETIONS if spec.prompt.text is not None else Endpoint.CHAT
 
 
+def choose_columns(spec: JobSpec) -> Columns:
+    """The columns of the input that are needed."""
+    is_asked = spec.input.openai_url is not None and choose_endpoint(spec) is Endpoint.EMBEDDINGS
+    return BODY if is_asked else NO_COLUMNS
+
+
 class BatchWriter:
     """Writes stretches as lines of the two files."""
 
@@ -67,18 +79,23 @@ class BatchWriter:
         self._answers = answers
         self._errors = errors
 
-    def write(self, stretch: Stretch, originals: Originals | None) -> None:  # noqa: ARG002 - as other writers
-        """Write one stretch. The input's own columns have no place here."""
-        for row, place in zip(stretch.answers.to_pylist(), stretch.rows, strict=True):
+    def write(self, stretch: Stretch, originals: Originals | None) -> None:
+        """Write one stretch. `originals` of `choose_columns`; the input's own columns have no place here."""
+        answers = stretch.answers
+        vectors: Iterator[Vector | None] = iter([None] * len(stretch.rows))
+        if VECTOR in answers.column_names:
+            vectors, answers = iter_vectors(answers.column(VECTOR)), answers.drop_columns(VECTOR)
+        lines = [b"{}"] * len(stretch.rows) if originals is None else originals.take_lines(stretch.rows)
+        for row, place, vector, own in zip(answers.to_pylist(), stretch.rows, vectors, lines, strict=True):
             number = f"{row['document_hash'] or stretch.part.name}-{place}"
             stream = self._answers if row["status"] == RowStatus.ANSWERED else self._errors
             line = {
                 "id": f"batch_req_{number}",
                 "custom_id": row["document_id"],
-                "response": self._respond(row, number),
+                "response": self._respond({**row, VECTOR: _write_vector(vector, own)}, number),
                 "error": _describe_error(row),
             }
-            stream.write(orjson.dumps(line) + b"\n")
+            stream.write(orjson.dumps(line, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
 
     def _respond(self, row: Mapping[str, Any], number: str) -> Mapping[str, JsonValue] | None:
         request_id = f"req_{number}"
@@ -112,12 +129,20 @@ class BatchWriter:
 
 @contextmanager
 def open_batch_writer(target: Target, spec: JobSpec) -> Iterator[BatchWriter]:
-    """A writer of both files. The errors' file is there even if there are none: an older one would be taken for it."""
-    endpoint = choose_endpoint(spec)
-    with ExitStack() as stack:
-        errors = stack.enter_context(open_target(target.error_path))
-        answers = stack.enter_context(open_target(target.path))
-        yield BatchWriter(endpoint, spec.model.path, answers, errors)
+    """A writer of both files. The errors' file is there even if there are none: an older one would be taken for it.
+
+    It is replaced before the other: who sees new answers sees their errors.
+    """
+    assert target.path is not None
+    with replacing_all([target.error_path, target.path]) as (errors, answers):
+        yield BatchWriter(choose_endpoint(spec), spec.model.path, answers, errors)
+
+
+def _write_vector(vector: Vector | None, line: bytes) -> Vector | str | None:
+    """As its request wants it; `line` holds the request's body. Raises for no line: its request was answered."""
+    if vector is None or orjson.loads(line).get("body", {}).get("encoding_format") != "base64":
+        return vector
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
 def _list_answers(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:

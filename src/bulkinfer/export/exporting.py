@@ -20,7 +20,7 @@ from bulkinfer.export.targets import Target, check_target, open_target
 from bulkinfer.job import Job, JobSpec
 from bulkinfer.records import ExportFormat
 from bulkinfer.sources import Originals, Shape, find_shape, open_originals
-from bulkinfer.store import STATUS, AnyReader, Form, ListedRun, RowStatus, read_listed_run
+from bulkinfer.store import STATUS, VECTOR, AnyReader, Form, ListedRun, RowStatus, read_listed_run
 
 _TABLE_BYTES = 32 << 20
 """About, of the input's columns that are held at a time."""
@@ -74,6 +74,8 @@ def export_job(reader: AnyReader, job: Job, target: Target, options: ExportOptio
     if target.format is ExportFormat.OPENAI:
         if options.columns is not None:
             raise JobError("--columns: OpenAI's files have columns of their own; leave it out, or take another format")
+        columns = batches.choose_columns(job.spec)
+        shapes = _find_shapes(parts) if columns.originals else {}
     else:
         shapes = _find_shapes(parts)
         planned = plan_columns(list(shapes.values()), run, options.columns, partial(_choose_type, target.format))
@@ -91,7 +93,7 @@ def export_job(reader: AnyReader, job: Job, target: Target, options: ExportOptio
 
 
 def _list_batch_fields(run: ListedRun) -> tuple[str, ...]:
-    return tuple(field for field in (*batches.FIELDS, batches.VECTOR) if field in run.fields)
+    return tuple(field for field in (*batches.FIELDS, VECTOR) if field in run.fields)
 
 
 def _find_shapes(parts: Sequence[Part]) -> Mapping[str, Shape]:

@@ -19,7 +19,6 @@ from bulkinfer.export.inputs import JobInput
 from bulkinfer.fingerprint import hash_document
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.store import (
-    BATCH_ROWS,
     LINE,
     STATUS,
     AnyReader,
@@ -171,7 +170,7 @@ def _iter_behind(run: ListedRun, part: Part, found: JobInput, form: Form, last_r
         return
     source = found.open(part.file, frozenset())
     rows = source.iter_rows(count(last_row + 1))
-    while some := list(islice(rows, BATCH_ROWS)):
+    while some := list(islice(rows, run.block_rows)):
         numbers = [row.origin.row for row in some]
         yield Stretch(part, numbers, _make_pending(run, some, form))
 
@@ -179,7 +178,7 @@ def _iter_behind(run: ListedRun, part: Part, found: JobInput, form: Form, last_r
 def _iter_by_content(reader: AnyReader, run: ListedRun, part: Part, found: JobInput, form: Form) -> Iterator[Stretch]:
     assert part.file is not None
     rows = found.open(part.file, found.fields).iter_rows()
-    while some := list(islice(rows, BATCH_ROWS)):
+    while some := list(islice(rows, run.block_rows)):
         hashes = [_hash(row) for row in some]
         answers = find_answers(reader, run, hashes, form)
         places = {text: place for place, text in enumerate(answers.column("document_hash").to_pylist())}
@@ -215,8 +214,7 @@ def _make_pending(run: ListedRun, rows: Sequence[Document | UnreadableRow], form
 
 def _pending_line(form: Form) -> str:
     values: Mapping[str, str | None] = {
-        name: RowStatus.PENDING.value if field == STATUS else None
-        for name, field in zip(form.names or (), form.fields, strict=True)
+        name: RowStatus.PENDING.value if field == STATUS else None for name, field in form.named.items()
     }
     return orjson.dumps(values).decode()
 

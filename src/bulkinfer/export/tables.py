@@ -11,8 +11,10 @@ import pyarrow.parquet
 
 from bulkinfer.export.columns import Columns, as_text_or_nothing, fit
 from bulkinfer.export.rows import Stretch
+from bulkinfer.export.vectors import iter_vectors, write_vector
 from bulkinfer.records import ExportFormat
 from bulkinfer.sources import Originals
+from bulkinfer.store import VECTOR
 
 
 class _ArrowWriter(Protocol):
@@ -50,9 +52,16 @@ def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) 
                 arrays.append(pa.array([stretch.part.name] * num_rows, pa.string()))
             case "row":
                 arrays.append(pa.array(stretch.rows, pa.int64()))
+            case "vector" if pa.types.is_string(kind):
+                arrays.append(_write_vectors(stretch.answers.column(VECTOR)))
             case _:
                 arrays.append(fit(name, stretch.answers.column(name).combine_chunks(), kind))
     return pa.Table.from_arrays(arrays, schema=columns.schema)
+
+
+def _write_vectors(column: pa.ChunkedArray) -> pa.Array:
+    texts = (None if vector is None else write_vector(vector).decode() for vector in iter_vectors(column))
+    return pa.array(texts, pa.string())
 
 
 @contextmanager

@@ -38,7 +38,7 @@ _MEANINGLESS: Mapping[str, tuple[JsonValue, ...]] = {
     "functions": ([],),
     "modalities": (["text"],),
     "response_format": ({"type": "text"},),
-    "encoding_format": ("float",),
+    "encoding_format": ("float", "base64"),
 }
 """Parameters that may be there with these values, which ask for nothing."""
 _FIELDS = {
@@ -159,7 +159,10 @@ def _read_text(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonV
     name = _TEXT_FIELDS[url]
     if name not in fields:
         return f"body.{name}: is missing"
-    if url != CHAT and not isinstance(fields[name], str):
+    text = fields[name]
+    if url != CHAT and isinstance(text, list) and len(text) == 1:
+        text = fields[name] = text[0]
+    if url != CHAT and not isinstance(text, str):
         return f"body.{name}: expected one text; give each text a request of its own"
     return None
 

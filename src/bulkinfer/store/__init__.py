@@ -1,10 +1,10 @@
 """The store: one DuckDB file, one writer thread, append-only; and everything that reads it."""
 
 from bulkinfer.store.answers import (
-    BATCH_ROWS,
     KEYS,
     LINE,
     STATUS,
+    VECTOR,
     AnyReader,
     Form,
     ListedRun,
@@ -25,7 +25,7 @@ from bulkinfer.store.queue import CommitLimits
 from bulkinfer.store.reader import QueryResult, Reader
 from bulkinfer.store.remote import RemoteReader, open_reader, open_reader_if_any
 from bulkinfer.store.repair import Repair, RepairOutcome, repair_database
-from bulkinfer.store.replacing import replacing
+from bulkinfer.store.replacing import replacing, replacing_all
 from bulkinfer.store.reports import FailureGroup, OpenFailure, Reports, RunSummary
 from bulkinfer.store.run_details import (
     LongSilence,
@@ -46,10 +46,10 @@ from bulkinfer.store.tally import KindCount, RowKind, Tally, open_tally
 from bulkinfer.store.writer import Store
 
 __all__ = [
-    "BATCH_ROWS",
     "KEYS",
     "LINE",
     "STATUS",
+    "VECTOR",
     "AnyReader",
     "CommitLimits",
     "DocumentCounts",
@@ -105,5 +105,6 @@ __all__ = [
     "read_status",
     "repair_database",
     "replacing",
+    "replacing_all",
     "write_status",
 ]

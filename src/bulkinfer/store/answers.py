@@ -20,9 +20,12 @@ from bulkinfer.store.runs import identify_file, is_settled
 
 AnyReader = Reader | RemoteReader
 
-BATCH_ROWS = 20_000
+_MAX_BLOCK_ROWS = 20_000
+_BLOCK_BYTES = 16 << 20
+"""About, of the answers that are held at a time; in Python they take several times as much."""
 STATUS = "status"
 LINE = "line"
+VECTOR = "vector"
 KEYS = ("scan", "row", "document_id", "document_hash")
 """Columns that tell which row it is, in all that is read here; `document_hash` is text, `scan` counts from 1."""
 
@@ -65,13 +68,14 @@ _FIELDS = {
     "failure_code": _Field(pa.string(), "f.code"),
     "failure_message": _Field(pa.string(), "f.message"),
     "details": _Field(pa.string(), f"{_DETAILS_SQL}::varchar", f"{_DETAILS_SQL}::json"),
-    "vector": _Field(pa.list_(pa.float32()), "r.vector"),
+    VECTOR: _Field(pa.list_(pa.float32()), "r.vector"),
 }
 FIELDS = tuple(_FIELDS)
 """What a row's answer or failure has, in the order of an export; `vector` only where the task makes some."""
-LATER_FIELDS = frozenset({"details", "vector"})
+LATER_FIELDS = frozenset({"details", VECTOR})
 """Those that a database has only once a run of a newer bulkinfer wrote to it."""
 
+_KEY_SQL = "a.scan, a.row, a.document_id, a.document_hash::varchar as document_hash"
 _RUN = "select run_id, task_fingerprint from newest_runs where name = $name"
 _SCANS = """
     select s.scan_id, s.source, s.layout, s.size_bytes, s.mtime_ns, s.ctime_ns, s.inode, epoch_ns(s.created_at)
@@ -88,6 +92,11 @@ _COMPLETE = """
 _VECTOR = """
     select len(vector) from results where task_fingerprint = $task::uuid and vector is not null limit 1
 """
+_WIDTH = """
+    select avg(strlen(output) + coalesce(strlen(value::varchar), 0) + {details})
+    from (select * from results where task_fingerprint = $task::uuid limit 4096)
+"""
+_DETAILS_WIDTH = "coalesce(strlen(details::varchar), 0)"
 _LATER = """
     select count(*) filter (table_name = 'results' and column_name = 'vector'),
         count(*) filter (table_name = 'scan_ends' and column_name = 'scan_id')
@@ -129,10 +138,18 @@ class ListedRun:
     """Which of FIELDS its answers have."""
     vector_length: int | None
     """Of the task's vectors; None where it has none."""
+    row_bytes: int = 0
+    """About, of the texts of an answer."""
+
+    @property
+    def block_rows(self) -> int:
+        """So many rows with their answers are held at a time."""
+        row_bytes = self.row_bytes + 4 * (self.vector_length or 0)
+        return min(_MAX_BLOCK_ROWS, _BLOCK_BYTES // (row_bytes + 1) + 1)
 
     def type_of(self, field: str) -> pa.DataType:
         """The Arrow type of a field. All vectors of a task have one length."""
-        if field == "vector" and self.vector_length is not None:
+        if field == VECTOR and self.vector_length is not None:
             return pa.list_(pa.float32(), self.vector_length)
         return _FIELDS[field].kind
 
@@ -151,9 +168,13 @@ def read_listed_run(reader: AnyReader, name: str) -> ListedRun:
         for scan_id, source, layout, *identity, began_ns in reader.select(_SCANS, about_run)
     ]
     lengths = list(reader.select(_VECTOR, {"task": str(task)})) if has_fields else []
-    left_out = LATER_FIELDS if not has_fields else frozenset() if lengths else frozenset({"vector"})
+    left_out = LATER_FIELDS if not has_fields else frozenset() if lengths else frozenset({VECTOR})
     fields = tuple(field for field in FIELDS if field not in left_out)
-    return ListedRun(run_id, task, tuple(scans), fields, lengths[0][0] if lengths else None)
+    width = _WIDTH.format(details=_DETAILS_WIDTH if has_fields else "0")
+    ((row_bytes,),) = list(reader.select(width, {"task": str(task)}))
+    return ListedRun(
+        run_id, task, tuple(scans), fields, lengths[0][0] if lengths else None, int(row_bytes) if row_bytes else 0
+    )
 
 
 def is_listed_as(scan: ListedScan, file: SourceFile) -> bool:
@@ -165,7 +186,7 @@ def is_listed_as(scan: ListedScan, file: SourceFile) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """In which form rows are wanted: a column for each field, or all as one JSON text."""
+    """In which form rows are wanted: a column for each field, or all but vectors as one JSON text."""
 
     fields: tuple[str, ...]
     names: tuple[str, ...] | None = None
@@ -175,18 +196,29 @@ class Form:
     def columns(self) -> tuple[str, ...]:
         """What comes after KEYS. The status always comes: rows are chosen by it."""
         if self.names is not None:
-            return (STATUS, LINE)
+            return (STATUS, LINE, VECTOR) if VECTOR in self.fields else (STATUS, LINE)
         return self.fields if STATUS in self.fields else (*self.fields, STATUS)
 
-    def select(self) -> str:
-        """The list of a SELECT over `a`, a row, `r`, its result, and `f`, its failure."""
+    @property
+    def named(self) -> dict[str, str]:
+        """Of the JSON text: what each key is. Vectors as text would be several times as large."""
+        return {name: field for name, field in zip(self.names or (), self.fields, strict=True) if field != VECTOR}
+
+    def select(self, rows: str) -> str:
+        """The columns, of rows `a`, each with `r`, its result, or `f`, its failure, which `rows` joins, in order."""
+        fields = dict.fromkeys((STATUS, *self.fields))
         if self.names is None:
-            return ", ".join(f"{_FIELDS[field].sql} as {field}" for field in self.columns)
-        keys = (name.replace("'", "''") for name in self.names)
-        values = (_FIELDS[field].json_sql or _FIELDS[field].sql for field in self.fields)
-        parts = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
+            columns = ", ".join(f"{_FIELDS[field].sql} as {field}" for field in self.columns)
+            return f"select {_KEY_SQL}, {columns} {rows}"
+        columns = ", ".join(f"{_FIELDS[field].json_sql or _FIELDS[field].sql} as {field}" for field in fields)
+        keys = (name.replace("'", "''") for name in self.named)
+        parts = ", ".join(f"'{key}': {field}" for key, field in zip(keys, self.named.values(), strict=True))
         line = f"to_json({{{parts}}})::varchar" if parts else "'{}'"
-        return f"{_STATUS_SQL} as {STATUS}, {line} as {LINE}"
+        vector = f", {VECTOR}" if VECTOR in self.fields else ""
+        # The texts are made of rows that are in order already: sorted, all of them would be held at once.
+        return (
+            f"select {', '.join(KEYS)}, {STATUS}, {line} as {LINE}{vector} from (select {_KEY_SQL}, {columns} {rows})"
+        )
 
 
 def iter_listed(reader: AnyReader, run: ListedRun, scans: Sequence[ListedScan], form: Form) -> Iterator[pa.RecordBatch]:
@@ -195,7 +227,7 @@ def iter_listed(reader: AnyReader, run: ListedRun, scans: Sequence[ListedScan], 
         "scans": [str(scan.scan_id) for scan in scans],
         "task": str(run.task_fingerprint),
     }
-    return reader.iter_arrow(f"{_join(_LISTED, form)} order by scan, row", parameters, BATCH_ROWS)
+    return reader.iter_arrow(form.select(f"{_join(_LISTED)} order by scan, row"), parameters, run.block_rows)
 
 
 def find_answers(reader: AnyReader, run: ListedRun, document_hashes: Sequence[str], form: Form) -> pa.Table:
@@ -205,14 +237,14 @@ def find_answers(reader: AnyReader, run: ListedRun, document_hashes: Sequence[st
     """
     hashes = list(dict.fromkeys(document_hashes))
     parameters: dict[str, JsonValue] = {"hashes": hashes, "task": str(run.task_fingerprint)}
-    found = list(reader.iter_arrow(_join(_SOUGHT, form, f"and document_hash in ({_HASHES})"), parameters, BATCH_ROWS))
+    statement = form.select(_join(_SOUGHT, f"and document_hash in ({_HASHES})"))
+    found = list(reader.iter_arrow(statement, parameters, run.block_rows))
     return pa.Table.from_batches(found)
 
 
-def _join(rows: str, form: Form, condition: str = "") -> str:
+def _join(rows: str, condition: str = "") -> str:
     """Each row with its result or else its newest failure; the condition is on both."""
     return f"""
-        select a.scan, a.row, a.document_id, a.document_hash::varchar as document_hash, {form.select()}
         from ({rows}) a
         left join (select * from results where task_fingerprint = $task::uuid {condition}) r
             on r.document_hash = a.document_hash

@@ -1,8 +1,9 @@
-"""A file that appears whole or not at all; an older one of its name stays until then."""
+"""Files that appear whole or not at all; older ones of their names stay until then."""
 
+import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,23 +16,46 @@ def replacing(file: Path) -> Iterator[IO[bytes]]:
 
     Where a link leads, it is the file there. Raises JobError when it cannot be written.
     """
+    with replacing_all([file]) as (stream,):
+        yield stream
+
+
+@contextmanager
+def replacing_all(files: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
+    """Several of them: no place is taken before all are whole and on disk, and then they are in this order.
+
+    Between two of these moments nothing is done that could fail for want of space or time. Raises as `replacing`.
+    """
+    places = [_find_place(file) for file in files]
+    temporaries = [place.with_name(f".{place.name}.{os.getpid()}.tmp") for place in places]
     try:
-        file = Path(os.path.realpath(file))
-    except ValueError:  # a zero byte
-        raise JobError(f"{file}: cannot be written: not a file name") from None
-    if (
-        file.exists() and not file.is_file() and not file.is_dir()
-    ):  # a device or a pipe would be gone, and a file in its place
-        raise JobError(f"{file}: cannot be written: is not a file")
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
+        with ExitStack() as stack:
+            streams: list[IO[bytes]] = [stack.enter_context(temporary.open("wb")) for temporary in temporaries]
+            yield streams
+            for stream in streams:
+                stream.flush()
+                os.fsync(stream.fileno())
+        for temporary, place in zip(temporaries, places, strict=True):
+            temporary.replace(place)
     except OSError as error:
-        raise JobError(f"{file}: cannot be written: {error.strerror}") from error
+        raise _cannot_write(" and ".join(map(str, places)), error.strerror) from error
     finally:
-        with suppress(OSError):
-            temporary.unlink()
+        for temporary in temporaries:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def _find_place(file: Path) -> Path:
+    try:
+        place = Path(os.path.realpath(file))
+    except ValueError:  # a zero byte
+        raise _cannot_write(str(file), "not a file name") from None
+    if place.is_dir():
+        raise _cannot_write(str(place), os.strerror(errno.EISDIR))
+    if place.exists() and not place.is_file():  # a device or a pipe would be gone, and a file in its place
+        raise _cannot_write(str(place), "is not a file")
+    return place
+
+
+def _cannot_write(name: str, why: str | None) -> JobError:
+    return JobError(f"{name}: cannot be written: {why}")
