@@ -305,6 +305,34 @@ def test_a_database_of_a_run_with_a_choice_is_known_as_it_was_written() -> None:
     assert identify_file(file, '[["body"],"id"]') == ("a", layout, 1, 2, 3, 4)
 
 
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "jsonl"])
+def test_columns_of_a_query_keep_their_types(folder: JobFolder, ending: str) -> None:
+    path = folder.write_documents([{"id": f"d{n}", "body": f"text {n}", "n": n} for n in range(3)])
+    path.write_bytes(path.read_bytes() + b"[broken\n")
+    sql = """
+        select id, body, date '2024-02-29' + n::int as day, (n / 4)::decimal(9, 2) as price, [n, n] as numbers,
+            {'n': n}::json as doc, n::tinyint as short, null as nothing, '00:00:01'::time as at
+        from input order by n
+    """
+    folder.run(input={"path": path.name, "sql": sql, "id": "id"})
+    export(folder, f"out.{ending}")
+    if ending == "jsonl":
+        rows = read_lines(folder.path / "out.jsonl")
+        assert (rows[1]["day"], rows[1]["numbers"], rows[1]["short"]) == ("2024-03-01", [1, 1], 1)
+    else:
+        out = folder.path / f"out.{ending}"
+        table = pq.read_table(out) if ending == "parquet" else pa.ipc.open_file(out).read_all()
+        assert table.schema.field("day").type == pa.date32()
+        assert table.schema.field("price").type == pa.decimal128(9, 2)
+        assert table.schema.field("short").type == pa.int8()
+        rows = table.to_pylist()
+        assert (rows[1]["day"], rows[1]["price"]) == (date(2024, 3, 1), Decimal("0.25"))
+        assert (rows[1]["numbers"], rows[1]["short"]) == ([1, 1], 1)
+    assert [row.get("id") for row in rows] == ["d0", "d1", "d2", None]
+    assert [row["status"] for row in rows] == ["answered", "answered", "answered", "failed"]
+    assert not any("bulkinfer_" in name for name in rows[0])
+
+
 def test_files_that_came_and_went_are_told(folder: JobFolder) -> None:
     folder.spec["input"]["path"] = ["*.jsonl"]
     folder.write_documents([{"id": "a", "body": "x"}], "a.jsonl")

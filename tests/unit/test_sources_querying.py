@@ -40,6 +40,28 @@ def test_a_query_over_parquet(tmp_path: Path) -> None:
     ]
 
 
+def test_names_of_files_are_no_globs_for_a_query(tmp_path: Path) -> None:
+    for number, name in enumerate(["a*.parquet", "ab.parquet", "z[1].parquet", "it's.parquet"]):
+        pq.write_table(pa.table({"n": [number]}), tmp_path / name)
+    names = ["a*.parquet", "ab.parquet", "z[1].parquet", "it's.parquet"]
+    found = query(tmp_path, "select n from input order by n", *names)
+    assert found == [{"n": number} for number in range(4)]
+    assert query(tmp_path, "select n from input", "a*.parquet") == [{"n": 0}]
+
+
+def test_the_file_that_a_query_cannot_read_is_named(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b[1].parquet"):
+        table = pa.table({"n": range(1000), "text": [f"text {number}" for number in range(1000)]})
+        pq.write_table(table, tmp_path / name, row_group_size=100)
+    path = tmp_path / "b[1].parquet"
+    column = pq.ParquetFile(path).metadata.row_group(3).column(1)
+    with path.open("r+b") as file:
+        file.seek(column.dictionary_page_offset or column.data_page_offset)
+        file.write(b"\xff" * 64)
+    with pytest.raises(InputError, match=r"^b\[1\]\.parquet: rows 301 to 400, in row group 4, cannot be read"):
+        query(tmp_path, "select max(text) as text from input", "a.parquet", "b[1].parquet")
+
+
 def test_a_query_over_mixed_formats_that_reads_the_input_twice(tmp_path: Path) -> None:
     feather.write_feather(pa.table({"a": ["x", "y"], "n": [1, 2]}), tmp_path / "one.feather")
     write_lines(tmp_path / "two.jsonl", {"a": "z", "n": 2.5}, {"a": "w", "tags": ["p"]})
@@ -101,6 +123,7 @@ def test_columns_of_a_query_are_described_without_our_own(tmp_path: Path) -> Non
         ("selec", "syntax error"),
         ("attach 'x.duckdb'", "Only SELECT"),
         ("select a as bulkinfer_reason from input", "bulkinfer's own"),
+        ("select a, 1 as a from input", "two columns are named a; give one of them another name with AS"),
     ],
 )
 @pytest.mark.parametrize("name", ["in.jsonl", "in.parquet"])

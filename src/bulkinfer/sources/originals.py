@@ -19,6 +19,7 @@ from bulkinfer.sources.json_columns import to_json_values, write_json, write_tex
 from bulkinfer.sources.jsonl import JsonlSource, read_object
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.parquet import ParquetSource
+from bulkinfer.sources.spooled import FAULT
 
 T = TypeVar("T")
 Fields = Mapping[str, JsonValue]
@@ -62,9 +63,11 @@ def find_shape(file: SourceFile) -> Shape:
     match file.format.kind:
         case FormatKind.PARQUET:
             return _find_parquet_shape(file)
-        case FormatKind.ARROW:
+        case FormatKind.ARROW | FormatKind.QUERY:
             with ArrowSource(file, frozenset(), None).open_table() as (schema, _):
-                return Shape(_plain_schema(schema), _ARROW_ROW_BYTES)
+                hidden = FAULT.names if file.format.kind is FormatKind.QUERY else ()
+                own = pa.schema([field for field in schema if field.name not in hidden])
+                return Shape(_plain_schema(own), _ARROW_ROW_BYTES)
         case FormatKind.JSONL | FormatKind.OPENAI:
             return _find_jsonl_shape(file)
         case _:
@@ -81,7 +84,7 @@ def open_originals(file: SourceFile, shape: Shape, schema: pa.Schema, *, is_whol
         case FormatKind.PARQUET:
             with ParquetSource(file, frozenset(), None).open_table() as table:
                 yield _TableOriginals(file, _iter_batches(table, schema), schema)
-        case FormatKind.ARROW:
+        case FormatKind.ARROW | FormatKind.QUERY:
             with ArrowSource(file, frozenset(), None).open_table() as (_, batches):
                 yield _TableOriginals(file, batches, schema)
         case FormatKind.JSONL | FormatKind.OPENAI:

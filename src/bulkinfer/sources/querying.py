@@ -23,7 +23,7 @@ from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.selected import iter_blocks, read_schema
 from bulkinfer.sources.spooled import FAULT
 from bulkinfer.sources.typed import probe_kinds, schema_of, split_by_types
-from bulkinfer.sql import Query, explained_query, open_query
+from bulkinfer.sql import Query, QueryFault, explained_query, open_query
 
 NAME = "input.sql"
 
@@ -36,10 +36,25 @@ def query_input(files: Sequence[SourceFile], text: str) -> SourceFile:
         if is_parquet:
             for file in files:
                 open_source(file, frozenset(), None)  # whether it is one
-            query.view_parquet(paths)
-        else:
-            _load(query, files)
-        return _write_down(query, text)
+        try:
+            if is_parquet:
+                query.view_parquet()
+            else:
+                _load(query, files)
+            return _write_down(query, text)
+        except QueryFault:
+            if is_parquet:  # DuckDB does not say which file it could not read
+                for file in files:
+                    _read_through(file)
+            raise
+
+
+def _read_through(file: SourceFile) -> None:
+    """Raise InputError when it cannot be read to its end."""
+    source = open_source(file, frozenset(), None)
+    assert isinstance(source, TableSource)
+    for _ in source.iter_columns(source.schema.names):
+        pass
 
 
 def _load(query: Query, files: Sequence[SourceFile]) -> None:

@@ -6,13 +6,14 @@ It is apart from the job's database, and reads no input itself but Parquet files
 """
 
 from bulkinfer.sql.condition import CannotMatch, Condition, Judge, iter_matching_parquet
-from bulkinfer.sql.query import Query, explained_query, open_query
+from bulkinfer.sql.query import Query, QueryFault, explained_query, open_query
 
 __all__ = [
     "CannotMatch",
     "Condition",
     "Judge",
     "Query",
+    "QueryFault",
     "explained_query",
     "iter_matching_parquet",
     "open_query",

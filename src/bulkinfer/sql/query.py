@@ -1,5 +1,7 @@
 """A query of the job's own over its whole input, as the table `input`: loaded, run, and given out as a stream."""
 
+import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,22 +11,28 @@ import orjson
 import pyarrow as pa
 
 from bulkinfer.errors import JobError
-from bulkinfer.sql.sandbox import describe_error, open_sandbox
+from bulkinfer.sql.sandbox import describe_error, is_about_statement, open_sandbox
 
 _BATCH_ROWS = 10_000
 _FAULTS = pa.schema([("document_id", pa.string()), ("reason", pa.string()), ("digest", pa.string())])
 
 
+class QueryFault(JobError):
+    """A query that failed while it ran, for its own reasons or for those of the files that it read."""
+
+
 class Query:
     """The tables that a query sees. What does not fit into memory lies in a temporary folder. For one thread."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, paths: Sequence[Path]) -> None:
+        """`paths`: files of Parquet whose names are plain."""
         self._connection = connection
+        self._paths = paths
         self._insert("create table faults as select * from pending", _FAULTS.empty_table())
 
-    def view_parquet(self, paths: Sequence[Path]) -> None:
-        """Let `input` be the rows of these files, which are read as the query needs them. Raises JobError."""
-        listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
+    def view_parquet(self) -> None:
+        """Let `input` be the rows of the Parquet files, which are read as the query needs them. Raises JobError."""
+        listed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in self._paths)
         with _explained():
             self._connection.execute(
                 # What a folder is called (year=2024) must not stand for what the file holds.
@@ -49,7 +57,11 @@ class Query:
     def run(self, text: str) -> pa.RecordBatchReader:
         """The rows that it gives. Raises JobError; so may reading the rows."""
         with _explained():
-            return self._connection.sql(text).to_arrow_reader(_BATCH_ROWS)
+            rows = self._connection.sql(text).to_arrow_reader(_BATCH_ROWS)
+        twice = [name for name, number in Counter(rows.schema.names).items() if number > 1]
+        if twice:
+            raise JobError(f"input.sql: two columns are named {twice[0]}; give one of them another name with AS")
+        return rows
 
     def iter_faults(self) -> Iterator[pa.RecordBatch]:
         """What `add_faults` was given."""
@@ -67,9 +79,14 @@ class Query:
 @contextmanager
 def open_query(text: str, paths: Sequence[Path]) -> Iterator[Query]:
     """Check the query and make room for its tables; it may read the files at `paths`. Raises JobError."""
-    with open_sandbox(paths) as connection:
-        _check(connection, text)
-        yield Query(connection)
+    with tempfile.TemporaryDirectory(prefix="bulkinfer-") as folder:
+        # By other names: DuckDB would take a file's own for a glob where it has a star or brackets.
+        links = [Path(folder, f"{number}.parquet") for number in range(len(paths))]
+        for link, path in zip(links, paths, strict=True):
+            link.symlink_to(path.absolute())
+        with open_sandbox(links) as connection:
+            _check(connection, text)
+            yield Query(connection, links)
 
 
 @contextmanager
@@ -93,6 +110,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise JobError(f"input.sql: {describe_error(error)}") from error
+        kind = JobError if is_about_statement(error) else QueryFault
+        raise kind(f"input.sql: {describe_error(error)}") from error
     except pa.ArrowException as error:  # what DuckDB raises while its rows are read as a stream
-        raise JobError(f"input.sql: the query failed while its rows were read ({type(error).__name__})") from error
+        raise QueryFault(f"input.sql: the query failed while its rows were read ({type(error).__name__})") from error

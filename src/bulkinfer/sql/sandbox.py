@@ -53,9 +53,14 @@ def _connect(paths: Sequence[Path], spill: str) -> duckdb.DuckDBPyConnection:
     return connection
 
 
+def is_about_statement(error: duckdb.Error) -> bool:
+    """Whether the statement is wrong, whatever the rows are."""
+    return isinstance(error, _SPEAKING)
+
+
 def describe_error(error: duckdb.Error) -> str:
     """In one line, and without any value of a row."""
-    if not isinstance(error, _SPEAKING):
+    if not is_about_statement(error):
         return type(error).__name__
     return str(error).partition("\n")[0].partition(": ")[2].rstrip("!.")
 
