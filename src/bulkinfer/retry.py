@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from tenacity import (
     RetryCallState,
     Retrying,
+    retry_if_exception,
     retry_if_exception_type,
     stop_after_attempt,
     wait_chain,
@@ -39,6 +40,22 @@ def retry_commit(
         stop=stop_after_attempt(1 + len(waits_s)),
         wait=wait_chain(*map(wait_fixed, waits_s)) if waits_s else wait_none(),
         retry=retry_if_exception_type(retry_on),
+        sleep=sleep,
+        reraise=True,
+    )
+
+
+def retry_passing(
+    waits_s: Sequence[float],
+    is_passing: Callable[[BaseException], bool],
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Retrying:
+    """As `retry_commit`, as long as it raises what may pass; anything else is raised at once."""
+    return Retrying(
+        stop=stop_after_attempt(1 + len(waits_s)),
+        wait=wait_chain(*map(wait_fixed, waits_s)) if waits_s else wait_none(),
+        retry=retry_if_exception(is_passing),
         sleep=sleep,
         reraise=True,
     )

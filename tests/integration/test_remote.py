@@ -64,7 +64,7 @@ def test_a_run_over_s3_reads_only_what_is_new(folder: JobFolder, s3: AbstractFil
         ("s3://docs/gone.jsonl", {}, "does not exist"),
         ("s3://gone/in.jsonl", {}, "does not exist"),
         ("s3://docs/in.jsonl", {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "no credentials were found"),
-        ("s3://docs/in.jsonl", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot be read (EndpointConnectionError)"),
+        ("s3://docs/in.jsonl", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot be reached (ClientConnectorError)"),
     ],
 )
 def test_a_place_that_cannot_be_read_is_told_before_anything_runs(

@@ -1,16 +1,21 @@
 """Remote inputs, on fsspec's memory:// : which files a URL stands for, how they are known, and what goes wrong."""
 
 import gzip
+import io
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pyarrow as pa
 import pytest
 from fsspec import AbstractFileSystem
+from fsspec.implementations.ftp import FTPFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import feather
 from pyarrow import parquet as pq
 
@@ -107,7 +112,8 @@ def test_a_file_is_known_by_its_time_and_changes_are_told(memory: AbstractFileSy
 def test_a_file_that_nothing_tells_from_another_is_read_by_every_run(info: dict[str, Any], is_known: bool) -> None:
     found = remote._describe("https://user:secret@host/in.jsonl?key=secret", info)
     assert (found.ctime_ns == 0) is is_known
-    assert found.name == "https://host/in.jsonl"
+    assert found.name.startswith("https://host/in.jsonl?#")
+    assert "secret" not in found.name
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,144 @@ def test_what_is_wrong_is_told(memory: AbstractFileSystem, url: str, words: str)
 
 
 def test_a_service_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
-    with pytest.raises(InputError, match=r"a package is not installed .* pip install 'bulkinfer\[remote\]'"):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(InputError, match=r"gs:// is not installed: pip install gcsfs, or .* 'bulkinfer\[remote\]'"):
         find("gs://bucket/in.jsonl")
+    monkeypatch.setitem(sys.modules, "paramiko", None)
+    with pytest.raises(InputError, match=r"sftp:// is not installed: pip install paramiko$"):
+        find("sftp://host/in.jsonl")
+
+
+class Elsewhere(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """A place with a host, as ftp and webhdfs are: paths do not tell it. It remembers what it was asked with."""
+
+    cachable = False
+    asked: ClassVar[list[dict[str, object]]] = []
+    content: ClassVar[dict[str, bytes]] = {
+        "/dir/a.jsonl": b'{"a": "host"}\n',
+        "/dir/sub/b#1.jsonl": b'{"a": "sub"}\n',
+        "/dir/_tmp/c.jsonl": b"",
+    }
+    _strip_protocol = FTPFileSystem._strip_protocol
+    _get_kwargs_from_urls = staticmethod(FTPFileSystem._get_kwargs_from_urls)
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.asked.append(options)
+
+    def ls(self, path: str, detail: bool = True, **_: object) -> list[Any]:
+        above = path.rstrip("/") + "/"
+        found = {above + name[len(above) :].partition("/")[0] for name in self.content if name.startswith(above)}
+        if not found and path not in self.content:
+            raise FileNotFoundError(path)
+        rows = [
+            {"name": name, "size": len(self.content.get(name, b"")), "modify": "20260303100000"}
+            | {"type": "file" if name in self.content else "directory"}
+            for name in sorted(found or {path})
+        ]
+        return rows if detail else [row["name"] for row in rows]
+
+    def _open(self, path: str, mode: str = "rb", **_: object) -> io.BytesIO:
+        return io.BytesIO(self.content[path])
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[list[dict[str, object]]]:
+    """Answers for ftp:// ."""
+    before = fsspec.get_filesystem_class("ftp")
+    fsspec.register_implementation("ftp", Elsewhere, clobber=True)
+    Elsewhere.asked.clear()
+    yield Elsewhere.asked
+    fsspec.register_implementation("ftp", before, clobber=True)
+
+
+@pytest.mark.parametrize("pattern", ["dir", "dir/**", "d*"])
+def test_files_below_a_host_keep_it_and_their_user(elsewhere: list[dict[str, object]], pattern: str) -> None:
+    files = find(f"ftp://me:SECRET@host:2121/{pattern}")
+    assert [file.name for file in files] == ["ftp://host:2121/dir/a.jsonl", "ftp://host:2121/dir/sub/b#1.jsonl"]
+    assert files[0].url == "ftp://me:SECRET@host:2121/dir/a.jsonl"
+    assert files[0].mtime_ns == 1_772_532_000 * 10**9
+    elsewhere.clear()
+    rows = [row for file in files for row in open_source(file, frozenset({"a"}), None).iter_rows()]
+    assert [row.fields["a"] for row in rows if isinstance(row, Document)] == ["host", "sub"]
+    names = ("host", "port", "username", "password")
+    assert {tuple(options[name] for name in names) for options in elsewhere} == {("host", 2121, "me", "SECRET")}
+
+
+def test_one_name_for_two_users_is_refused(elsewhere: list[dict[str, object]]) -> None:
+    with pytest.raises(InputError, match="is named twice, for two users"):
+        find("ftp://me@host/dir/a.jsonl", "ftp://you@host/dir/a.jsonl")
+    assert len(find("ftp://me:old@host/dir/a.jsonl", "ftp://me:new@host/dir/a.jsonl")) == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "pattern", "name"),
+    [
+        ("gs", "bucket/in", "bucket/in/a.jsonl"),
+        ("hf", "datasets/owner/repo@main/in/*.jsonl", "datasets/owner/repo@main/in/a.jsonl"),
+        ("s3a", "bucket/in/a.jsonl", "bucket/in/a.jsonl"),
+    ],
+)
+def test_the_service_of_a_scheme_is_asked_with_the_settings_of_the_environment(
+    memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch, scheme: str, pattern: str, name: str
+) -> None:
+    asked: list[dict[str, object]] = []
+
+    class Service(MemoryFileSystem):  # type: ignore[misc]  # as above
+        protocol = scheme
+        cachable = False
+
+        def __init__(self, **options: object) -> None:
+            super().__init__(**options)
+            asked.append(options)
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return "/" + path.removeprefix(f"{scheme}://").strip("/")
+
+    memory.pipe(f"/{name}", LINES)
+    monkeypatch.setitem(import_module("fsspec.registry")._registry, scheme, Service)
+    monkeypatch.setitem(fsspec.config.conf, scheme, {"token": "mine"})
+    (file,) = find(f"{scheme}://{pattern}")
+    assert file.name == file.url == f"{scheme}://{name}"
+    assert len(list(open_source(file, frozenset({"a"}), None).iter_rows())) == 3000
+    assert asked
+    assert all(options == {"token": "mine"} for options in asked)
+
+
+def test_folders_of_a_disk_by_their_url(tmp_path: Path) -> None:
+    (tmp_path / "in/sub").mkdir(parents=True)
+    for name in ("in/a.jsonl", "in/sub/b.jsonl", "in/_tmp.jsonl"):
+        (tmp_path / name).write_bytes(b"{}\n")
+    assert [file.name for file in find(f"file://{tmp_path}/in")] == [
+        f"file://{tmp_path}/in/a.jsonl",
+        f"file://{tmp_path}/in/sub/b.jsonl",
+    ]
+    assert [file.name for file in find(f"file://{tmp_path}/i*")] == [
+        f"file://{tmp_path}/in/a.jsonl",
+        f"file://{tmp_path}/in/sub/b.jsonl",
+    ]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dbfs://x/y.jsonl",
+        "github://owner/repo",
+        "reference://x.jsonl",
+        "http://[::/x.jsonl",
+        "https://127.0.0.1:99999/x.csv",
+        "http://",
+        "s3:///",
+        "s3://key:SECRET@bucket/in.csv?versionId=SECRET",
+        "ftp://user:SECRET@127.0.0.1:9/in.csv",
+        "zip://a.csv::https://user:SECRET@127.0.0.1:9/a.zip?sig=SECRET",
+        "data://x.csv",
+        "dir://x",
+        "S3://bucket/in.csv",
+    ],
+)
+def test_odd_addresses_are_told_without_a_traceback_or_a_secret(url: str) -> None:
+    with pytest.raises(InputError, match=r"is no address that|cannot be reached|is no kind of place") as caught:
+        find(url)
+    assert "SECRET" not in str(caught.value)

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,8 @@ class Job:
     """The key paths that `--set` gives."""
     has_file: bool = True
     """Or it was made of flags of the command line; `path` is a name in the folder where it was given then."""
+    expanded: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """For each section the texts that environment variables made, with what is written in their place."""
 
     @property
     def folder(self) -> Path:
@@ -112,7 +114,8 @@ def _make_job(document: YamlDocument, path: Path, overrides: Sequence[str], *, h
     original = _find_original(document.value, absolute.parent) if overrides else None
     values = inline_schema(values, absolute.parent, origins)
     try:
-        job = Job(JobSpec.model_validate(fill_in_openai(values)), absolute, original, changed, has_file)
+        spec = JobSpec.model_validate(fill_in_openai(values))
+        job = Job(spec, absolute, original, changed, has_file, expansion.texts)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)
@@ -235,11 +238,16 @@ class _Expansion:
 
     expanded: set[KeyPath] = field(default_factory=set)
     unset: list[tuple[KeyPath, str]] = field(default_factory=list)
+    texts: dict[str, dict[str, str]] = field(default_factory=dict)
+    """For each section: the text that came out -> the text that is written."""
 
     def expand(self, value: Plain, path: KeyPath) -> Plain:
         match value:
             case str():
-                return _VARIABLE.sub(lambda match: self._replace(match, path), value)
+                text = _VARIABLE.sub(lambda match: self._replace(match, path), value)
+                if path in self.expanded and text:
+                    self.texts.setdefault(str(path[0]), {})[text] = value
+                return text
             case list():
                 return [self.expand(child, (*path, i)) for i, child in enumerate(value)]
             case dict():

@@ -15,8 +15,6 @@ from functools import partial
 from queue import SimpleQueue
 from uuid import uuid4
 
-import orjson
-
 from bulkinfer.engines import EngineGroup
 from bulkinfer.errors import (
     BulkinferError,
@@ -36,6 +34,7 @@ from bulkinfer.runner.ledger import InputCounts, Ledger
 from bulkinfer.runner.parts import create_engines_of, create_planner, open_store
 from bulkinfer.runner.plan import RunPlan, refuse_empty_input
 from bulkinfer.runner.receiving import Receiving
+from bulkinfer.runner.recorded import write_spec
 from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
 from bulkinfer.runner.selection import iter_selection_warnings, refuse_selection, select_documents
@@ -282,7 +281,7 @@ class Run:
     def _begin(self) -> ShardPlanner:
         plan, store = self._plan, self._store
         name = plan.job.spec.name
-        task = TaskRecord(plan.task_fingerprint, orjson.dumps(plan.job.spec.model_dump(mode="json")).decode())
+        task = TaskRecord(plan.task_fingerprint, write_spec(plan.job))
         run = RunRecord(self.run_id, name, plan.job.shown, datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
         self._selection = select_documents(plan, self._options.only, store)

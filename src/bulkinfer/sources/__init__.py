@@ -11,6 +11,7 @@ from bulkinfer.sources.json_columns import has_json_values, to_texts
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.originals import Originals, Shape, find_shape, open_originals, write_lines
 from bulkinfer.sources.stamps import add_images
+from bulkinfer.sources.urls import hide_secrets
 
 __all__ = [
     "Column",
@@ -24,6 +25,7 @@ __all__ = [
     "find_shape",
     "find_source_files",
     "has_json_values",
+    "hide_secrets",
     "open_originals",
     "open_source",
     "takes_in",

@@ -13,6 +13,7 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
 from bulkinfer.sources.columns import Columns, Wanted
+from bulkinfer.sources.remote_faults import RemoteFault, explain_reading
 from bulkinfer.sources.streams import RawFile, open_raw
 
 _MAX_ROWS = 512
@@ -90,6 +91,8 @@ class ArrowSource:
                 reader = _open_reader(stream, head, self._find_places(names))
                 schema = reader.schema
                 _ = schema.names  # decoded only when they are asked for
+            except RemoteFault as fault:
+                raise explain_reading(self._file.name, fault) from fault
             except _DAMAGE as error:
                 raise InputError(
                     f"{self._file.name}: the Arrow schema cannot be read ({type(error).__name__}): the file is damaged "
@@ -111,6 +114,8 @@ class ArrowSource:
                 if batch is None:
                     return
                 batch.validate()
+            except RemoteFault as fault:
+                raise explain_reading(self._file.name, fault) from fault
             except _DAMAGE as error:
                 check_unchanged(self._file)
                 raise InputError(

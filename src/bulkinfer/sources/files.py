@@ -13,9 +13,10 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import SourceFile
 from bulkinfer.sources.datasets import DatasetFault, list_dataset_files
 from bulkinfer.sources.formats import KNOWN_ENDINGS, FormatChoice
-from bulkinfer.sources.remote import is_remote, list_remote
+from bulkinfer.sources.remote import RemotePath, list_remote
+from bulkinfer.sources.urls import find_file_name, hide_secrets, is_remote, parse_url
 
-_KNOWN = f"Known endings are {KNOWN_ENDINGS}"
+_KNOWN = f"Known endings are {KNOWN_ENDINGS}; input.format says what files of other names hold"
 _BY_ENDING = FormatChoice()
 
 
@@ -33,7 +34,8 @@ def find_source_files(patterns: Sequence[str], folder: Path, choice: FormatChoic
     files: dict[str, SourceFile] = {}
     for text in patterns:
         if is_remote(text):
-            files.update((file.url, file) for file in _find_remote_files(text, choice) if file.url not in files)
+            for file in _find_remote_files(text, choice):
+                _check_same_user(files.setdefault(file.name, file), file)
             continue
         pattern = _parse_pattern(text, folder.absolute(), choice)
         for path in _expand(pattern):
@@ -50,36 +52,43 @@ def takes_in(patterns: Sequence[str], folder: Path, path: Path, choice: FormatCh
 def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
     found, is_named = list_remote(url)
     if not is_named:
-        visible = [path for path in found if all(map(_is_visible, _below(url, path.url)))]
+        visible = [path for path in found if all(map(_is_visible, path.below.split("/")))]
         for with_texts in (False, True):
-            chosen = [path for path in visible if choice.is_in_folder(path.name, with_texts=with_texts)]
+            chosen = [path for path in visible if choice.is_in_folder(find_file_name(path.url), with_texts=with_texts)]
             if chosen:
                 break
         found = chosen
     if not found:
-        raise InputError(f"input.path {url!r}: matches no file of a known format. {_KNOWN}")
+        raise InputError(f"input.path {hide_secrets(url)!r}: matches no file of a known format. {_KNOWN}")
     for path in found:
-        file_format = choice.find_format(path.name)
-        if file_format is None:
-            raise InputError(f"input.path {path.name!r}: has an ending that is not known. {_KNOWN}")
-        yield SourceFile(
-            path=Path(path.name),
-            name=path.name,
-            size_bytes=path.size_bytes,
-            mtime_ns=path.mtime_ns,
-            ctime_ns=path.ctime_ns,
-            inode=path.tag,
-            format=file_format,
-            url=path.url,
-            layout=choice.describe_layout(file_format),
-        )
+        yield _as_source_file(path, choice)
 
 
-def _below(folder_url: str, url: str) -> list[str]:
-    """Names of folders and of the file below a folder; of what a glob matched the last name alone."""
-    return (
-        url.removeprefix(folder_url).strip("/").split("/") if url.startswith(folder_url) else [url.rpartition("/")[2]]
+def _as_source_file(path: RemotePath, choice: FormatChoice) -> SourceFile:
+    file_format = choice.find_format(find_file_name(path.url))
+    if file_format is None:
+        raise InputError(f"input.path {hide_secrets(path.url)!r}: has an ending that is not known. {_KNOWN}")
+    return SourceFile(
+        path=Path(path.name),
+        name=path.name,
+        size_bytes=path.size_bytes,
+        mtime_ns=path.mtime_ns,
+        ctime_ns=path.ctime_ns,
+        inode=path.tag,
+        format=file_format,
+        url=path.url,
+        layout=choice.describe_layout(file_format),
     )
+
+
+def _check_same_user(known: SourceFile, found: SourceFile) -> None:
+    """A server may show each user other files, and users are no part of a name."""
+    one, other = (parse_url(file.url).user.partition(":")[0] for file in (known, found))
+    if one != other:
+        raise InputError(
+            f"input.path {hide_secrets(found.url)!r}: is named twice, for two users. Give each user's files a job of "
+            "their own"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from bulkinfer.errors import InputError
 from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged
 from bulkinfer.sources.columns import Columns, Wanted
+from bulkinfer.sources.remote_faults import RemoteFault, explain_reading
 from bulkinfer.sources.streams import open_raw
 
 _MAX_BATCH_ROWS = 512
@@ -80,6 +81,8 @@ class ParquetSource:
                     stream, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True
                 )
                 _ = parquet.schema_arrow.names  # decoded only when they are asked for
+            except RemoteFault as fault:
+                raise explain_reading(self._file.name, fault) from fault
             except (*_DAMAGE, UnicodeDecodeError) as error:
                 raise InputError(
                     f"{self._file.name}: the footer of the Parquet file cannot be read ({type(error).__name__}). "
@@ -99,6 +102,8 @@ class ParquetSource:
         while num_left:
             try:
                 batch = next(batches, None)
+            except RemoteFault as fault:
+                raise explain_reading(self._file.name, fault) from fault
             except _DAMAGE as error:
                 raise self._damaged(index, first, min(num_left, batch_rows), type(error).__name__) from error
             if batch is None:

@@ -1,80 +1,58 @@
 """Files elsewhere, by URL: s3://, gs://, hf://, http(s)://, memory:// and what else fsspec knows. Its only importer.
 
-Credentials are found as each service's own tools find them; nothing of them is in the job file or the database. A file
-is known by its entity tag, or by size and time of change where there is none; with neither it is read by every run.
+Credentials are found as each service's own tools find them. A file is known by its entity tag, or by size and time of
+change where there is none; with neither it is read by every run.
 """
 
-import errno
 import glob
 import hashlib
 import io
-import re
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlsplit
 
 import fsspec
+from fsspec.config import conf
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import SourceFile
+from bulkinfer.retry import retry_passing
+from bulkinfer.sources.remote_faults import Fault, RemoteFault, ask, explain, is_passing
+from bulkinfer.sources.urls import hide_secrets, name_url, parse_url
 
 Info = Mapping[str, Any]
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+ANSWER_S = 60.0
+"""For one answer: what a file is, or its next block."""
+LISTING_S = 900.0
+"""For all that is in a folder, which a service tells a thousand files at a time."""
+WAITS_S = (0.5, 2.0, 8.0)
+"""Before a file that could be read is asked for again."""
+_CONNECT_S = 30.0
 _TAGS = ("ETag", "etag", "version_id", "VersionId", "generation", "md5Hash", "content_md5", "blob_id")
-_TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created")
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "modified", "created", "Last-Modified", "modify")
 _NEVER_SETTLED_NS = 1 << 62
 """As a time of change: after any scan."""
 _BLOCK_BYTES = 1 << 20
 _NUM_BLOCKS = 64
-_LIBRARY_ERRORS = {
-    "botocore.exceptions": ("BotoCoreError", "ClientError"),
-    "aiohttp": ("ClientError",),
-    "huggingface_hub.errors": ("HfHubHTTPError", "HFValidationError", "LocalEntryNotFoundError"),
-    "google.auth.exceptions": ("GoogleAuthError",),
-    "gcsfs.retry": ("HttpError",),
-    "httpx": ("HTTPError",),
-    "requests": ("RequestException",),
-}
-"""What the libraries behind fsspec raise that is no OSError. Looked up only where they are loaded."""
-_NO_CREDENTIALS = frozenset(
-    {
-        "NoCredentialsError",
-        "PartialCredentialsError",
-        "DefaultCredentialsError",
-        "ProfileNotFound",
-        "TokenRetrievalError",
-    }
-)
-
-
-def is_remote(text: str) -> bool:
-    """Whether a path of the job file is a URL."""
-    return _URL.match(text) is not None
 
 
 class RemoteFile(io.RawIOBase):
-    """A remote file that knows how much of it was read; what its library raises comes as OSError."""
+    """A remote file that knows how much of it was read, and goes on where it was when the connection breaks."""
 
     def __init__(self, file: SourceFile) -> None:
         """Raises OSError."""
         self.num_bytes_read = 0
-        with _as_os_errors():
-            filesystem, path = _connect(file.url)
-            self._stream = filesystem.open(
-                path,
-                "rb",
-                block_size=_BLOCK_BYTES,
-                cache_type="blockcache",
-                cache_options={"maxblocks": _NUM_BLOCKS},
-            )
+        self._file = file
+        self._position = 0
+        self._stream: Any = None  # fsspec has no types
+        self._is_fresh = False
+        retry_passing(WAITS_S, is_passing)(self._open)
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - the buffer protocol has no name before Python 3.12
-        with _as_os_errors():
-            content = self._stream.read(len(buffer))
+        content = retry_passing(WAITS_S, is_passing)(self._read, len(buffer))
         buffer[: len(content)] = content
         self.num_bytes_read += len(content)
         return len(content)
@@ -83,40 +61,76 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        return bool(self._stream.seekable())
+        return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        with _as_os_errors():
-            return int(self._stream.seek(offset, whence))
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size_bytes}[whence]
+        self._position = max(0, begin + offset)
+        return self._position
 
     def tell(self) -> int:
-        return int(self._stream.tell())
+        return self._position
 
     def close(self) -> None:
-        if not self.closed:
-            self._stream.close()
+        self._drop()
         super().close()
 
+    def _open(self) -> None:
+        is_again, self._is_fresh = self._is_fresh, True
 
-@contextmanager
-def _as_os_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise error if error.strerror else _os_error(error) from error
-    except _find_library_errors() as error:
-        raise _os_error(error) from error
+        def open_it() -> Any:  # noqa: ANN401 - as above
+            filesystem, path = _connect(self._file.url, is_again=is_again)
+            return filesystem.open(
+                path,
+                "rb",
+                block_size=_BLOCK_BYTES,
+                cache_type="blockcache",
+                cache_options={"maxblocks": _NUM_BLOCKS},
+            )
 
+        self._stream = ask(open_it, ANSWER_S)
 
-def _os_error(error: BaseException) -> OSError:
-    kind = type(error) if isinstance(error, OSError) else OSError
-    number = error.errno if isinstance(error, OSError) and error.errno else errno.EIO
-    return kind(number, type(error).__name__)
+    def _read(self, size: int) -> bytes:
+        try:
+            if self._stream is None:
+                self._open()
+                check_remote_unchanged(self._file)
+            self._move()
+            content = self._ask_for(size)
+            if size and not content and self._position < self._file.size_bytes:
+                raise RemoteFault(Fault.BROKEN_OFF, f"it broke off after {self._position:,} bytes")
+        except OSError:
+            self._drop()
+            raise
+        self._position += len(content)
+        return content
 
+    def _move(self) -> None:
+        """Bring the stream to where reading is. One that cannot jump is read up to there after a break."""
+        if (at := self._stream.tell()) == self._position:
+            return
+        try:
+            ask(lambda: self._stream.seek(self._position), ANSWER_S)
+        except RemoteFault as fault:
+            if fault.kind is not Fault.ADDRESS:
+                raise
+            if at > self._position:
+                words = "its server gives files as a whole only, and this format needs parts of them; copy it first"
+                raise RemoteFault(Fault.OTHER, words) from fault
+            while at < self._position:
+                passed = len(self._ask_for(min(_BLOCK_BYTES, self._position - at)))
+                if not passed:
+                    raise RemoteFault(Fault.BROKEN_OFF, f"it broke off after {at:,} bytes") from fault
+                at += passed
 
-def _find_library_errors() -> tuple[type[BaseException], ...]:
-    loaded = [(sys.modules[name], names) for name, names in _LIBRARY_ERRORS.items() if name in sys.modules]
-    return tuple(getattr(module, name) for module, names in loaded for name in names if hasattr(module, name))
+    def _ask_for(self, size: int) -> bytes:
+        return ask(lambda: bytes(self._stream.read(size)), ANSWER_S)
+
+    def _drop(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            with suppress(RemoteFault):  # it was read as far as anybody wanted
+                ask(stream.close, ANSWER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,45 +139,51 @@ class RemotePath:
 
     url: str
     name: str
-    """The URL without what may be secret in it: user, password and query."""
+    """What it is called, see `name_url`."""
     size_bytes: int
     mtime_ns: int
     ctime_ns: int
     tag: int
     """64 bits that change with the content; 0 where the service tells nothing."""
+    below: str = ""
+    """Its path below the folder that was listed; empty for a file that was named itself."""
 
 
 def list_remote(url: str) -> tuple[list[RemotePath], bool]:
     """The files that a URL stands for, sorted, and whether it named one of them itself. Raises InputError.
 
-    A URL is a file, a folder with all below, or a glob; one of http(s) is always a file.
+    A URL is a file, a folder with all below, or a glob; one of http(s) is always a file. A folder that a glob matches
+    is read as a folder.
     """
-    with _explained(url):
-        filesystem, path = _connect(url)
-        filesystem.invalidate_cache()
-        if urlsplit(url).scheme in {"http", "https"}:
-            return [_describe(url, filesystem.info(path))], True
-        if glob.has_magic(path) and not filesystem.exists(path):
-            found = filesystem.glob(path, detail=True)
-            return [_describe_listed(url, entry) for entry in _files_of(found)], False
-        info = filesystem.info(path)
-        if info.get("type") != "directory":
-            return [_describe(url, info)], True
-        return [_describe_listed(url, entry) for entry in _files_of(filesystem.find(path, detail=True))], False
+    scheme = url.partition("://")[0]
+    if scheme not in fsspec.available_protocols():
+        raise InputError(f"input.path {hide_secrets(url)!r}: {scheme}:// is no kind of place that fsspec knows")
+    try:
+        filesystem, path = ask(lambda: _connect(url, is_again=False), ANSWER_S)
+        found, is_named = ask(lambda: _find(filesystem, path, scheme), LISTING_S)
+    except RemoteFault as fault:
+        raise explain(url, fault) from fault
+    if is_named:
+        return [_describe(url, info) for _, info in found], True
+    return [_describe(_rebuild(url, filesystem, info), info, below) for below, info in found], False
 
 
 def check_remote_unchanged(file: SourceFile) -> None:
     """As `base.check_unchanged`, by one question to the service. Raises InputError."""
+
+    def look() -> Info:
+        filesystem, path = _connect(file.url, is_again=False)
+        filesystem.invalidate_cache()
+        info: Info = filesystem.info(path)
+        return info
+
     try:
-        with _as_os_errors():
-            filesystem, path = _connect(file.url)
-            filesystem.invalidate_cache()
-            now = _describe(file.url, filesystem.info(path))
-    except OSError as error:
+        now = _describe(file.url, retry_passing(WAITS_S, is_passing)(ask, look, ANSWER_S))
+    except RemoteFault as fault:
         raise InputError(
-            f"{file.name}: the file could be read when the run began and cannot now ({error.strerror}). "
-            "What was read of it is kept; put the file back and run again"
-        ) from error
+            f"{file.name}: the file could be read when the run began and cannot now ({fault.strerror}). "
+            "What was read of it is kept; run again when it can be read"
+        ) from fault
     if (now.size_bytes, now.mtime_ns, now.tag) != (file.size_bytes, file.mtime_ns, file.inode):
         raise InputError(
             f"{file.name}: the file changed while the run was using it. What was read of it is kept; "
@@ -171,72 +191,105 @@ def check_remote_unchanged(file: SourceFile) -> None:
         )
 
 
-def _connect(url: str) -> tuple[Any, str]:  # Any: fsspec has no types
-    filesystem, path = fsspec.url_to_fs(url)
+def _connect(url: str, *, is_again: bool) -> tuple[Any, str]:  # Any: fsspec has no types
+    """`is_again`: by a connection of its own, as the one before may be broken."""
+    options = _list_options(parse_url(url).scheme)
+    filesystem, path = fsspec.url_to_fs(url, **options, **({"skip_instance_cache": True} if is_again else {}))
     return filesystem, str(path)
 
 
-def _files_of(found: Mapping[str, Info]) -> list[Info]:
-    return [found[path] for path in sorted(found) if found[path].get("type") != "directory"]
+def _list_options(scheme: str) -> dict[str, Any]:
+    """Waits of the package's own. Those of http(s) end a whole file after five minutes by default."""
+    if scheme not in {"http", "https"}:
+        return {}
+    from aiohttp import ClientTimeout  # noqa: PLC0415 - a package that only these need
+
+    timeout = ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=ANSWER_S)
+    return {"client_kwargs": {"timeout": timeout, **conf.get(scheme, {}).get("client_kwargs", {})}}
 
 
-def _describe_listed(url: str, info: Info) -> RemotePath:
-    """A file that was found below a URL; its own is the same however it was found."""
-    name = str(info["name"]).lstrip("/")
-    return _describe(f"{urlsplit(url).scheme}://{name}", info)
+def _find(filesystem: Any, path: str, scheme: str) -> tuple[list[tuple[str, Info]], bool]:  # noqa: ANN401
+    """What the service tells of each file, with its path below the folder; and whether the path is one itself."""
+    filesystem.invalidate_cache()
+    if scheme in {"http", "https"}:
+        return [("", filesystem.info(path))], True
+    if not glob.has_magic(path) or filesystem.exists(path):
+        info = filesystem.info(path)
+        if info.get("type") != "directory":
+            return [("", info)], True
+        return _find_below(filesystem, path), False
+    found: dict[str, tuple[str, Info]] = {}  # by name: `**` matches a folder and what is in it
+    for name, info in sorted(filesystem.glob(path, detail=True).items()):
+        last = name.rstrip("/").rpartition("/")[2]
+        if info.get("type") != "directory":
+            found.setdefault(name, (last, info))
+        else:
+            for below, inner in _find_below(filesystem, name):
+                found.setdefault(str(inner["name"]), (f"{last}/{below}", inner))
+    return [found[name] for name in sorted(found)], False
 
 
-def _describe(url: str, info: Info) -> RemotePath:
+def _find_below(filesystem: Any, folder: str) -> list[tuple[str, Info]]:  # noqa: ANN401
+    found = sorted(filesystem.find(folder, detail=True).items())
+    return [(name.removeprefix(folder).strip("/"), info) for name, info in found if info.get("type") != "directory"]
+
+
+def _rebuild(url: str, filesystem: Any, info: Info) -> str:  # noqa: ANN401
+    """The URL of a file that was found below another: the first that leads there, with the same settings."""
+    listed = str(info["name"])
+    parts = parse_url(url)
+    name = listed.lstrip("/")
+    authority = f"{parts.user}@{parts.host}" if parts.user else parts.host
+    strip: Callable[[str], object] = type(filesystem)._strip_protocol  # noqa: SLF001 - what fsspec asks; it has no other name
+    settings = _read_settings(filesystem, url.removesuffix(parts.rest))
+    for place in (name, f"{authority}/{name}", f"{authority}/{name.partition('/')[2]}"):
+        found = f"{parts.scheme}://{place}"
+        if strip(found) == strip(listed) and _read_settings(filesystem, found) == settings:
+            return found + parts.rest
+    raise InputError(
+        f"input.path {hide_secrets(url)!r}: the files that {parts.scheme}:// lists there have no URLs of their own. "
+        "Name each file"
+    )
+
+
+def _read_settings(filesystem: Any, url: str) -> dict[str, object]:  # noqa: ANN401
+    """The host, the user and the like, as the package reads them out of a URL; a # in a file's name is none."""
+    found: Mapping[str, object] = type(filesystem)._get_kwargs_from_urls(url)  # noqa: SLF001
+    return {name: value for name, value in found.items() if name != "url_fragment"}
+
+
+def _describe(url: str, info: Info, below: str = "") -> RemotePath:
     tags = [f"{key}={info[key]}" for key in _TAGS if info.get(key)]
-    times_ns = [_as_ns(info[key]) for key in _TIMES if info.get(key)]
+    times_ns = [_as_ns(key, info[key]) for key in _TIMES if info.get(key)]
     size = info.get("size")
     is_known = bool(tags or times_ns) and size is not None
     return RemotePath(
         url=url,
-        name=_hide_secrets(url),
+        name=name_url(url),
         size_bytes=size or 0,
         mtime_ns=0 if tags or not times_ns else times_ns[0],
         ctime_ns=0 if is_known else _NEVER_SETTLED_NS,
         tag=int.from_bytes(hashlib.sha256(" ".join(tags).encode()).digest()[:8]) if tags else 0,
+        below=below,
     )
 
 
-def _as_ns(moment: object) -> int:
-    match moment:
-        case datetime():
-            return int(moment.timestamp() * 1e6) * 1000
-        case int() | float():
-            return int(moment * 1e6) * 1000
-        case _:
-            return int.from_bytes(hashlib.sha256(str(moment).encode()).digest()[:7])
+def _as_ns(key: str, moment: object) -> int:
+    match key, moment:
+        case "Last-Modified" | "modify", str(text):
+            return _parse_time(key, text)
+        case _, datetime() as time:
+            return int(time.timestamp() * 1e6) * 1000
+        case _, int() | float() as seconds:
+            return int(seconds * 1e6) * 1000
+    return int.from_bytes(hashlib.sha256(str(moment).encode()).digest()[:7])
 
 
-def _hide_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-@contextmanager
-def _explained(url: str) -> Iterator[None]:
-    where = f"input.path {_hide_secrets(url)!r}"
+def _parse_time(key: str, text: str) -> int:
+    """Of HTTP and of FTP; they have no fractions of a second, and so a file that has just changed is not settled."""
     try:
-        with _as_os_errors():
-            yield
-    except ImportError as error:
-        raise InputError(
-            f"{where}: a package is not installed (s3fs for s3://, gcsfs for gs://, huggingface_hub for hf://, aiohttp "
-            "for http://): pip install 'bulkinfer[remote]', or that one"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{where}: {urlsplit(url).scheme}:// is no kind of place that fsspec knows") from error
-    except FileNotFoundError as error:
-        raise InputError(f"{where}: does not exist. Correct the path, or write the file first") from error
-    except PermissionError as error:
-        raise InputError(f"{where}: access was refused. Check the credentials and what they allow") from error
-    except OSError as error:
-        if error.strerror in _NO_CREDENTIALS:
-            raise InputError(
-                f"{where}: no credentials were found ({error.strerror}). Set them as for the service's own tools, such "
-                "as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or FSSPEC_S3_ANON=true for a public bucket"
-            ) from error
-        raise InputError(f"{where}: cannot be read ({error.strerror}). Check the address and the network") from error
+        if key == "modify":
+            return int(datetime.strptime(text[:14], "%Y%m%d%H%M%S").replace(tzinfo=UTC).timestamp()) * 10**9
+        return int(parsedate_to_datetime(text).timestamp()) * 10**9
+    except ValueError:
+        return _NEVER_SETTLED_NS

@@ -8,6 +8,7 @@ from bulkinfer.records import Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
 from bulkinfer.sources.lines import detect_encoding
 from bulkinfer.sources.streams import RawFile, explained, open_raw, open_stream
+from bulkinfer.sources.urls import drop_digest
 
 MAX_TEXT_BYTES = 64 << 20
 """A larger file is one unreadable row."""
@@ -53,8 +54,8 @@ class TextSource:
             return self._unreadable(content, f"not {encoding}{where}; see input.text.encoding")
         if "\0" in text:
             return self._unreadable(content, f"a NUL character at character {text.index(chr(0)) + 1}: is it text?")
-        name = PurePosixPath(self._file.name).name
-        values = {"text": text, "path": self._file.name, "name": name}
+        path = drop_digest(self._file.name) if self._file.url else self._file.name
+        values = {"text": text, "path": path, "name": PurePosixPath(path).name}
         origin = name_origin(self._file.name, 1, values.get(self._id_field) if self._id_field else None)
         return Document(origin, {field: value for field, value in values.items() if field in self._fields})
 
