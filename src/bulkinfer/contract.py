@@ -20,6 +20,8 @@ class Kept:
 
     value: str | None
     """As JSON text, where the task gives one."""
+    output: str | None = None
+    """What is kept as text, where it is not the answer as it stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def _keep_any(_: str, /) -> Judgement:
 
 def _judge_choice(choices: frozenset[str], text: str, /) -> Judgement:
     choice = text.strip()
-    return Kept(write_json(choice)) if choice in choices else Broken("the answer is not one of task.choices")
+    return Kept(write_json(choice), choice) if choice in choices else Broken("the answer is not one of task.choices")
 
 
 def _judge_json(find_fault: Callable[[JsonValue], str | None], text: str, /) -> Judgement:

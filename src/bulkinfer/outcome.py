@@ -61,7 +61,7 @@ def decide_outcome(
         return fail_request(request, event.code, event.message, None, now)
     judged = _judge(event, contract, vector_size)
     if isinstance(judged, Kept):
-        return _succeed(request, event, judged.value, max(submitted_at_s - request.queued_at_s, 0.0), now)
+        return _succeed(request, event, judged, max(submitted_at_s - request.queued_at_s, 0.0), now)
     code, message = judged
     return fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
 
@@ -191,11 +191,11 @@ def _add_adapter(details: Mapping[str, JsonValue] | None, request: Request) -> M
     return details if request.adapter is None else {**(details or {}), "adapter": request.adapter}
 
 
-def _succeed(request: Request, completion: Completion, value: str | None, waited_s: float, now: datetime) -> Result:
+def _succeed(request: Request, completion: Completion, kept: Kept, waited_s: float, now: datetime) -> Result:
     return Result(
         document_hash=request.document_hash,
-        output=completion.text,
-        value=value,
+        output=completion.text if kept.output is None else kept.output,
+        value=kept.value,
         finish_reason=completion.finish_reason,
         prompt_tokens=completion.prompt_tokens,
         cached_tokens=completion.cached_tokens,

@@ -33,8 +33,8 @@ REGEX = {"kind": "extract", "regex": "[A-Z]{2}-[0-9]{1,3}"}
     ("task", "text", "judgement"),
     [
         ({}, "anything", Kept(None)),
-        (CLASSIFY, "spam", Kept('"spam"')),
-        (CLASSIFY, "\n\nham", Kept('"ham"')),
+        (CLASSIFY, "spam", Kept('"spam"', "spam")),
+        (CLASSIFY, "\n\nham", Kept('"ham"', "ham")),
         (CLASSIFY, "Spam", Broken("the answer is not one of task.choices")),
         (CLASSIFY, "spam.", Broken("the answer is not one of task.choices")),
         (SCHEMA, '{"a": [1, 2]}', Kept('{"a":[1,2]}')),

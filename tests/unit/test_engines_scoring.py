@@ -16,6 +16,7 @@ from bulkinfer.engines.scoring import (
     normalise,
 )
 from bulkinfer.engines.vllm_choices import ChoiceScorer
+from bulkinfer.errors import JobError
 from bulkinfer.records import Completion, FailureCode, Message, Rejection
 
 TOKENS = {"aa": (1, 2), "ab": (1, 3), "c": (4,)}
@@ -65,10 +66,18 @@ class FakeEngine:
     def __init__(self) -> None:
         self.requests: list[tuple[str, Any, Any]] = []
         self.aborted: list[str] = []
+        self.adapters: list[str] = []
 
     def add_request(
-        self, request_id: str, prompt: dict[str, Any], params: dict[str, Any], *, priority: int = 0
+        self,
+        request_id: str,
+        prompt: dict[str, Any],
+        params: dict[str, Any],
+        *,
+        priority: int = 0,
+        lora_request: str = "",
     ) -> None:
+        self.adapters.append(lora_request)
         if len(self.requests) == 1 and priority == 13:
             raise ValueError("refused")
         self.requests.append((request_id, prompt, params))
@@ -128,6 +137,26 @@ def test_the_prior_is_asked_once_and_kept() -> None:
     assert outcome.details is not None
     assert outcome.details["probabilities"] == {"aa": 0.333333, "ab": 0.333333, "c": 0.333333}
     assert outcome.details["uncalibrated"] == {"aa": 0.2, "ab": 0.6, "c": 0.2}
+
+
+def test_every_request_for_a_document_goes_to_its_adapter() -> None:
+    engine = FakeEngine()
+    make_scorer(engine).add("01", {"prompt_token_ids": [7, 8, 9]}, lora_request="polite")
+    assert engine.adapters == ["polite", "polite"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        ({"Straße": (1, 2), "STRASSE": (1, 2), "c": (4,)}, "'Straße' in tokens that are the same as 'STRASSE'"),
+        ({"long one": (4, 5), "c": (4,), "a": (3,)}, "'c' in tokens that are the beginning of those of 'long one'"),
+        ({"gone": (), "c": (4,)}, "'gone' in tokens that are the beginning of those of 'c'"),
+    ],
+)
+def test_choices_that_their_tokens_do_not_tell_apart_are_refused(tokens: dict[str, tuple[int, ...]], told: str) -> None:
+    scoring = Scoring(tuple(tokens), is_told=True)
+    with pytest.raises(JobError, match=f"task.choices: the model's tokenizer writes {told}"):
+        ChoiceScorer(scoring, FakeEngine(), tokens.__getitem__, dict, has_chosen_logprobs=True)
 
 
 def test_a_document_that_is_refused_halfway_leaves_no_request_behind() -> None:

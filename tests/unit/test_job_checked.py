@@ -149,6 +149,26 @@ def test_the_length_of_a_label_follows_from_the_longest_choice(load: Load) -> No
     assert load("task: {kind: classify, choices: [a, b]}\nsampling: {max_tokens: 9}").spec.max_tokens == 9
 
 
+@pytest.mark.parametrize("key", ["probabilities", "calibrate"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("top_p: 0.5", "12: sampling.top_p"),
+        ("logprobs: 3", "12: sampling.logprobs"),
+        ("repetition_penalty: 1.1", "12: sampling.repetition_penalty"),
+        ("stop: x", "12: sampling.stop"),
+        ("columns: {max_tokens: most}", "22: sampling.columns.max_tokens"),
+        ("columns: {temperature: warmth}", "22: sampling.columns.temperature"),
+    ],
+)
+def test_where_choices_are_scored_nothing_says_how_they_are_drawn(load: Load, key: str, given: str, told: str) -> None:
+    with pytest.raises(JobError) as caught:
+        load(f"task: {{kind: classify, choices: [a, b], {key}: true}}\nsampling: {{{given}}}")
+    reason = "as task.probabilities and task.calibrate take the most probable choice"
+    assert str(caught.value).startswith(f"job.yaml:7:{told}: expected no such key, {reason}, found ")
+    assert load(f"task: {{kind: classify, choices: [a, b], {key}: true}}\nsampling: {{temperature: 0, max_tokens: 9}}")
+
+
 def test_a_calibration_by_the_model_alone_does_not_go_with_adapters(tmp_path: Path) -> None:
     base = BASE.replace("{path: org/name}", "{path: org/name, adapters: {polite: polite}, adapter: polite}")
     (tmp_path / "job.yaml").write_text(f"{base}task: {{kind: classify, choices: [a, b], calibrate: true}}\n")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bulkinfer.job import RowFault, RowSampling, SamplingSpec
+from bulkinfer.job import ClassifyTask, RowFault, RowSampling, SamplingSpec
 from bulkinfer.records import JsonValue
 from tests.unit.test_job import MINIMAL, Load, line_of, load
 
@@ -130,6 +130,23 @@ def read(row: dict[str, JsonValue], **sampling: object) -> dict[str, JsonValue] 
     """What a row brings whose fields are named as the parameters."""
     columns = {name: name for name in PARAMETERS}
     return RowSampling(SamplingSpec.model_validate({"max_tokens": 8, "columns": columns, **sampling})).read(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"max_tokens": 11, "stop": ["!", "sir"]}, None),
+        ({"max_tokens": 10}, "max_tokens: the field most: expected at least 11, which the longest choice may take"),
+        ({"stop": ["!", "indeed"]}, "stop: the field ends: expected no text that is part of a choice"),
+        ({"stop": "n"}, "stop: the field ends: expected no text that is part of a choice"),
+    ],
+)
+def test_a_row_cannot_cut_a_label(row: dict[str, JsonValue], expected: str | None) -> None:
+    task = ClassifyTask.model_validate({"kind": "classify", "choices": ["yes indeed", "no"]})
+    sampling = SamplingSpec.model_validate({"columns": {"max_tokens": "most", "stop": "ends"}})
+    fields = {"most": row.get("max_tokens"), "ends": row.get("stop")}
+    found = RowSampling(sampling, task).read(fields)
+    assert found == (row if expected is None else RowFault(f"sampling.columns.{expected}"))
 
 
 @pytest.mark.parametrize(

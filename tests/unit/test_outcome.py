@@ -248,6 +248,13 @@ def test_answers_are_held_to_the_contract_of_their_job(
         assert outcome.code == ("truncated" if finish_reason == "length" else "invalid_output")
 
 
+def test_a_label_is_kept_without_the_white_space_around_it() -> None:
+    contract = Contract(lambda text: Kept(f'"{text.strip()}"', text.strip()), "a label")
+    outcome = decide_outcome(REQUEST, completion(" spam\n", "stop"), submitted_at_s=12.0, now=NOW, contract=contract)
+    assert isinstance(outcome, Result)
+    assert (outcome.output, outcome.value) == ("spam", '"spam"')
+
+
 def test_each_of_several_answers_is_held_to_the_contract_and_their_value_is_a_list() -> None:
     outputs = [{"text": text, "finish_reason": "stop", "output_tokens": 4} for text in ("{}", "{1}")]
     event = replace(completion("{}", "stop"), details={"outputs": outputs})

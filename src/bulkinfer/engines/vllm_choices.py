@@ -9,6 +9,7 @@ choice anew, as vLLM does not use its cache there.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from bulkinfer.engines.base import EngineSpec
@@ -40,6 +41,7 @@ class ChoiceScorer:
     """Splits documents into requests to `engine`, and joins what comes back.
 
     `tokenize`: the tokens of a choice. `make_params`: vLLM's sampling parameters of one token, with more of them.
+    Raises JobError for choices that their tokens do not tell apart.
     Without `has_chosen_logprobs`, vLLM tells the log probability of the drawn token alone: each token then has a
     request of its own, in which it is the only one allowed.
     """
@@ -56,6 +58,7 @@ class ChoiceScorer:
         self._scoring = scoring
         self._engine = engine
         self._tokens = {choice: tuple(tokenize(choice)) for choice in scoring.choices}
+        _check_apart(self._tokens)
         most = MOST_FOLLOWERS if has_chosen_logprobs else 1
         self._nodes: list[Node] = list_nodes(list(self._tokens.values()), most)
         self._make_params = make_params
@@ -144,6 +147,18 @@ class ChoiceScorer:
         except KeyError:
             return None
         return normalise(joint)
+
+
+def _check_apart(tokens: Mapping[str, tuple[int, ...]]) -> None:
+    """Some tokenizers fold texts: where the tokens of one choice begin another's, the shorter could only win."""
+    in_order = sorted(tokens, key=tokens.__getitem__)
+    for first, second in pairwise(in_order):
+        if tokens[second][: len(tokens[first])] == tokens[first]:
+            same = "the same as" if tokens[first] == tokens[second] else "the beginning of those of"
+            raise JobError(
+                f"task.choices: the model's tokenizer writes {first!r} in tokens that are {same} {second!r}, so their "
+                "probabilities cannot be told apart; rename one"
+            )
 
 
 def create_scorer(

@@ -146,15 +146,23 @@ def check_classify(task: ClassifyTask, sampling: SamplingSpec, output: OutputSpe
             (("sampling", "columns", "n"), columns["n"]) if "n" in columns else (("sampling", "n"), sampling.n)
         )
         raise wrong_value("no n with task.kind classify", "there is one label", path=path, found=found)
+    if task.is_scored:
+        _check_scored(sampling)
     for stop in sampling.stop or ():
         if any(stop in choice for choice in task.choices):
             raise wrong_value("no text that is part of a choice", path=("sampling", "stop"), found=stop)
-    if task.is_scored and "temperature" in columns:
-        expected = "no temperature by row, as task.probabilities and task.calibrate take the most probable choice"
-        raise wrong_value(expected, path=("sampling", "columns", "temperature"), found=columns["temperature"])
-    if task.is_scored and sampling.temperature > 0:
-        expected = "0, as task.probabilities and task.calibrate take the most probable choice"
-        raise wrong_value(expected, path=("sampling", "temperature"), found=sampling.temperature)
+
+
+def _check_scored(sampling: SamplingSpec) -> None:
+    """Nothing is drawn where each choice is asked for by its probability: what says how would mean nothing."""
+    reason = "as task.probabilities and task.calibrate take the most probable choice"
+    if sampling.temperature > 0:
+        raise wrong_value(f"0, {reason}", path=("sampling", "temperature"), found=sampling.temperature)
+    given = sampling.model_dump(exclude_none=True, exclude={"temperature", "max_tokens"})
+    columns = given.pop("columns", {})
+    for place, found in ((("sampling",), given), (("sampling", "columns"), columns)):
+        for key, value in found.items():
+            raise wrong_value(f"no such key, {reason}", "remove it", path=(*place, key), found=value)
 
 
 def check_pattern(regex: str, max_tokens: int) -> None:

@@ -1,13 +1,16 @@
 """Sampling parameters that a document brings itself: the same checks as in the job file, value by value."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from bulkinfer.constraints import most_tokens
+from bulkinfer.job.classify_spec import ClassifyTask
 from bulkinfer.job.explain import tell_expected
 from bulkinfer.job.sampling_spec import GREEDY, SamplingSpec
+from bulkinfer.job.task_spec import TaskSpec
 from bulkinfer.records import JsonValue
 
 _WHOLE = frozenset({"max_tokens", "top_k", "seed", "n", "logprobs"})
@@ -24,7 +27,9 @@ class RowFault:
 class RowSampling:
     """Reads the parameters that `sampling.columns` names."""
 
-    def __init__(self, sampling: SamplingSpec) -> None:
+    def __init__(self, sampling: SamplingSpec, task: TaskSpec | None = None) -> None:
+        self._choices = task.choices if isinstance(task, ClassifyTask) else ()
+        self._least_tokens = most_tokens(self._choices) if self._choices else 1
         self._fields = {} if sampling.columns is None else sampling.columns.to_fields()
         self._of_job = sampling.to_engine()
         self._checks = {name: _create_check(name) for name in self._fields}
@@ -50,9 +55,22 @@ class RowSampling:
                 checked = self._checks[name].validate_python(_as_written(name, value))
             except ValidationError as error:
                 expected = tell_expected(error.errors(include_url=False)[0])
-                return RowFault(f"sampling.columns.{name}: the field {field}: expected {expected}")
+                return self._refuse(name, expected)
             found[name] = list(checked) if isinstance(checked, tuple) else checked
-        return self._check_answers(found)
+        return self._check_label(found) or self._check_answers(found)
+
+    def _check_label(self, found: Mapping[str, JsonValue]) -> RowFault | None:
+        """A label must not be cut; what the job itself says is checked with it."""
+        most, stops = found.get("max_tokens"), found.get("stop", ())
+        if isinstance(most, int) and most < self._least_tokens:
+            return self._refuse("max_tokens", f"at least {self._least_tokens}, which the longest choice may take")
+        assert isinstance(stops, Sequence)
+        if any(isinstance(stop, str) and stop in choice for stop in stops for choice in self._choices):
+            return self._refuse("stop", "no text that is part of a choice")
+        return None
+
+    def _refuse(self, name: str, expected: str) -> RowFault:
+        return RowFault(f"sampling.columns.{name}: the field {self._fields[name]}: expected {expected}")
 
     def _check_answers(self, found: dict[str, JsonValue]) -> dict[str, JsonValue] | RowFault:
         drawn = {"n": 1, **self._of_job, **found}

@@ -95,7 +95,7 @@ class PromptTemplate:
         return cls(
             tuple(parts),
             prompt.messages,
-            RowSampling(spec.sampling),
+            RowSampling(spec.sampling, spec.task),
             model.adapter,
             model.adapter_column,
             frozenset(model.adapters or ()),
