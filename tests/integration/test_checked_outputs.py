@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from bulkinfer.errors import ExitCode, JobError
 from bulkinfer.events import Warned
 from bulkinfer.job import load_job
-from bulkinfer.runner import plan_run
+from bulkinfer.runner import plan, plan_run
 from bulkinfer.runner.forecast import forecast_run
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder, make_documents
@@ -38,7 +39,7 @@ def script(*faults: dict[str, Any]) -> dict[str, Any]:
 def write_job(folder: JobFolder, task: dict[str, Any], **sections: object) -> None:
     """The task, and sections that replace the default's."""
     folder.spec |= {"task": task, **sections}
-    if task["kind"] == "classify":
+    if task["kind"] == "classify" and "sampling" not in sections:
         folder.spec.pop("sampling", None)
     folder.write_job()
 
@@ -262,3 +263,41 @@ def test_what_only_the_backend_can_tell_is_told_before_the_model_loads(folder: J
     own = {"kind": "vllm", "vllm": {"structured_outputs_config": {"backend": "xgrammar"}}}
     write_job(folder, {"kind": "extract", "schema": overlapping}, engine=own)
     assert plan_run(load_job(folder.job_path)).engine_spec.form == {"json": overlapping}
+
+
+@pytest.mark.parametrize(
+    ("own", "has_backend", "why"),
+    [
+        ({}, True, None),
+        ({}, False, "vLLM's backend for it (llguidance) is not installed here"),
+        ({"structured_outputs_config": {"backend": "xgrammar"}}, True, "the job chooses another backend"),
+    ],
+)
+def test_a_form_that_nobody_could_check_is_said_to_be_so(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch, own: dict[str, Any], *, has_backend: bool, why: str | None
+) -> None:
+    backend = SimpleNamespace(check_form=lambda _: None) if has_backend else None
+    monkeypatch.setattr(plan, "find_grammar", lambda: backend)
+    folder.write_documents(make_documents(2))
+    task = {"kind": "extract", "schema": {"type": "object", "properties": {"a": {"type": "null"}}}}
+    write_job(folder, task, engine={"kind": "vllm", "vllm": own})
+    found = list(plan_run(load_job(folder.job_path)).iter_warnings())
+    assert len(found) == (why is not None)
+    for warning in found:
+        assert warning.startswith(f"task.schema: whether the engine can hold answers to it was not checked: {why}")
+    write_job(folder, task, engine={"kind": "simulated"})
+    assert list(plan_run(load_job(folder.job_path)).iter_warnings()) == [], "the simulated engine holds all"
+
+
+def test_a_row_that_would_cut_a_label_fails_before_it_is_asked(folder: JobFolder) -> None:
+    rows: list[dict[str, Any]] = [{"most": 99}, {"most": 2}, {"end": "!"}, {"end": "fect"}, {}]
+    folder.write_documents([{"id": f"{number}", "body": "x", **row} for number, row in enumerate(rows)])
+    sampling = {"columns": {"max_tokens": "most", "stop": "end"}}
+    write_job(folder, {"kind": "classify", "choices": ["defect", "other"]}, sampling=sampling)
+    assert folder.run_as_written().exit_code is ExitCode.OK
+    failures = select(folder, "select document_id, code, attempts, message from failures order by 1")
+    answered = select(folder, "select document_id from answers order by 1")
+    assert answered == [("0",), ("2",), ("4",)]
+    assert [failure[:3] for failure in failures] == [("1", "invalid_field", 0), ("3", "invalid_field", 0)]
+    assert "at least 7" in failures[0][3]
+    assert "no text that is part of a choice" in failures[1][3]

@@ -3,6 +3,7 @@
 fault         what is wrong with such a demand, and where
 choices       labels that decoding can tell apart
 pattern       a regular expression that Python and the engine read alike
+bounds        those that no value can fulfil together
 keywords      the parts of JSON Schema that are held while an answer is written
 references    $ref: where it leads, and whether it ever ends
 json_schema   the only importer of jsonschema, imported by itself: is it a schema, does an answer fit it

@@ -13,6 +13,7 @@ from typing import Any
 from jsonschema.exceptions import best_match
 from jsonschema.validators import Draft202012Validator, validator_for
 
+from bulkinfer.constraints.bounds import find_bounds_fault
 from bulkinfer.constraints.fault import Fault
 from bulkinfer.constraints.keywords import Schema, find_keyword_fault
 from bulkinfer.constraints.references import find_reference_fault
@@ -31,7 +32,9 @@ def find_schema_fault(schema: Schema) -> Fault | None:
     dialect = schema.get("$schema")
     if dialect is not None and not (isinstance(dialect, str) and any(draft in dialect for draft in _DRAFTS)):
         return Fault(("$schema",), f"a draft of JSON Schema that is known here: {', '.join(_DRAFTS)}")
-    return _find_invalid(schema) or find_keyword_fault(schema) or find_reference_fault(schema)
+    return (
+        _find_invalid(schema) or find_keyword_fault(schema) or find_bounds_fault(schema) or find_reference_fault(schema)
+    )
 
 
 class SchemaChecker:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from types import ModuleType
 from uuid import UUID
 
 import orjson
@@ -16,6 +17,7 @@ from bulkinfer.engines.images import check_takes_images
 from bulkinfer.engines.model_files import check_purpose
 from bulkinfer.engines.reasoning import check_parser
 from bulkinfer.engines.reserve import Reserve
+from bulkinfer.engines.vllm_arguments import FORM_ARGUMENT
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.fingerprint import fingerprint_task, identify_model
 from bulkinfer.job import ClassifyTask, ExtractTask, Job, JobSpec, find_nearest, keep_task
@@ -66,6 +68,8 @@ class RunPlan:
                 yield f"task.schema: {warning}"
             case ExtractTask(regex=str(regex)) if warning := find_pattern_warning(regex):
                 yield f"task.regex: {warning}"
+        if (unchecked := find_form_warning(self.engine_spec)) is not None:
+            yield unchecked
         limits = self.job.spec.limits
         reserve, most = Reserve(limits.reserve), limits.max_concurrency
         if reserve.share and most != "auto" and reserve.max_sequences(most) == most:
@@ -125,11 +129,31 @@ def check_form(spec: EngineSpec) -> None:
     """Let the engine's backend say whether it can hold answers to their form, where it is there. Raises JobError."""
     if not spec.holds_text or spec.kind != "vllm":
         return
+    if (grammar := find_grammar()) is not None:
+        grammar.check_form(spec)
+
+
+def find_form_warning(spec: EngineSpec) -> str | None:
+    """What people must know where the backend cannot say so."""
+    if not spec.holds_text or spec.kind != "vllm":
+        return None
+    if FORM_ARGUMENT in spec.arguments:
+        why = f"the job chooses another backend (engine.vllm.{FORM_ARGUMENT}) than the one that bulkinfer can ask"
+    elif find_grammar() is None:
+        why = "vLLM's backend for it (llguidance) is not installed here"
+    else:
+        return None
+    key = "schema" if "json" in (spec.form or {}) else "regex"
+    return f"task.{key}: whether the engine can hold answers to it was not checked: {why}; it tells when it starts"
+
+
+def find_grammar() -> ModuleType | None:
+    """What asks the backend; None where that is not installed, as it comes with vLLM."""
     try:
-        from bulkinfer.engines import grammar  # noqa: PLC0415 - it comes with vLLM, which need not be here
+        from bulkinfer.engines import grammar  # noqa: PLC0415 - see above
     except ImportError:
-        return
-    grammar.check_form(spec)
+        return None
+    return grammar
 
 
 def render_prior(job: Job, template: PromptTemplate) -> tuple[Message, ...] | None:
