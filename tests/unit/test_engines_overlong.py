@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bulkinfer.engines.base import EngineRequest, Prepared, StepEngine
+from bulkinfer.engines.base import EngineRequest, EngineSpec, Prepared, StepEngine
 from bulkinfer.engines.clock import VirtualClock
 from bulkinfer.engines.overlong import FittingEngine, fitting
 from bulkinfer.engines.simulated import SimulatedEngine
@@ -69,6 +69,17 @@ def test_what_cannot_be_cut_is_refused_with_the_reason_and_without_text() -> Non
     assert (rejection.prompt_tokens, rejection.room_tokens) == (3_257, 6)
 
 
+def test_what_leaves_too_little_for_a_part_is_refused_with_the_reason() -> None:
+    # Of 100 tokens the answer leaves 92, a part needs 23 of them, and the request's own text takes 72.
+    request = ask("a", "word " * 1_000)
+    messages = (Message("system", "s" * 256), *request.messages)
+    spans = (replace(request.spans[0], message=1),)
+    rejection = create(Overlong.SPLIT).add(replace(request, messages=messages, spans=spans))
+    assert isinstance(rejection, Rejection)
+    assert rejection.cuts == ()
+    assert "too few for parts of it" in rejection.message
+
+
 def test_a_prompt_without_spans_is_refused_as_ever() -> None:
     request = replace(ask("a", "word " * 1_000), spans=())
     assert create().add(request) == create(Overlong.FAIL).add(request)
@@ -93,20 +104,46 @@ def test_what_is_told_of_a_request_is_forgotten_with_it() -> None:
     assert not engine._done
 
 
-def test_a_prompt_beyond_all_counting_is_cut_and_its_tokens_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bulkinfer.engines.overlong.MAX_COUNTED_CHARS", 100)
-    spec = replace(simulated_spec(max_context_tokens=100), overlong=Overlong.TRUNCATE_TAIL)
-    engine = fitting(RefusesBySize(spec, VirtualClock()), spec)
-    assert engine.add(ask("a", "word " * 1_000)) is None
-    (told,) = (finish(engine)[b"a" * 16].details or {}).values()
-    assert isinstance(told, dict)
-    assert told["tokens_before"] is None
-    assert told["tokens_after"] in {91, 92}
+@pytest.mark.parametrize("factor", [1, 0.2])
+@pytest.mark.parametrize("policy", [one for one in Overlong if one is not Overlong.FAIL])
+def test_a_prompt_beyond_all_counting_is_cut_and_its_tokens_are_not_told(
+    monkeypatch: pytest.MonkeyPatch, policy: Overlong, factor: float
+) -> None:
+    monkeypatch.setattr("bulkinfer.engines.overlong.MAX_COUNTED_CHARS", 4_000)
+    spec = replace(simulated_spec(max_context_tokens=100, prompt_tokens_factor=factor), overlong=policy)
+    inner = RefusesBySize(spec, VirtualClock())
+    num_counts: list[None] = []
+    engine = fitting(inner, spec, lambda: num_counts.append(None))
+    refused = engine.add(ask("a", "word " * 20_000))
+    if isinstance(refused, Rejection):
+        assert policy is Overlong.SPLIT
+        assert refused.prompt_tokens is None
+        assert refused.cuts[-1][1] == 100_000
+        assert refused.longest_tokens in range(80, 93)
+    else:
+        (told,) = (finish(engine)[b"a" * 16].details or {}).values()
+        assert isinstance(told, dict)
+        assert told["tokens_before"] is None
+        assert told["tokens_after"] in {91, 92}
+    assert len(num_counts) == len(inner.counted_chars) > 1
+    assert max(inner.counted_chars) <= 4_000
 
 
 class RefusesBySize(SimulatedEngine):
     """As vLLM's: what is too long by its bytes alone is refused uncounted."""
 
+    def __init__(self, spec: EngineSpec, clock: VirtualClock) -> None:
+        super().__init__(spec, clock)
+        self.counted_chars: list[int] = []
+        self._is_preparing = False
+
+    def count_tokens(self, request: EngineRequest) -> int:
+        if not self._is_preparing:
+            self.counted_chars.append(sum(len(message.content) for message in request.messages))
+        return super().count_tokens(request)
+
     def prepare(self, request: EngineRequest) -> Prepared | Rejection:
+        self._is_preparing = True
         prepared = super().prepare(request)
+        self._is_preparing = False
         return replace(prepared, prompt_tokens=None) if isinstance(prepared, Rejection) else prepared

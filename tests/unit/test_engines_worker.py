@@ -259,6 +259,22 @@ def test_an_engine_whose_renderer_hangs_gives_no_sign_of_life(monkeypatch: pytes
             pass
 
 
+def test_an_engine_that_cuts_a_prompt_gives_signs_of_life_as_long_as_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker_module, "_SETTLE_S", 0.005)
+    monkeypatch.setattr(worker_module, "_HEARTBEAT_EVERY_S", 0.01)
+    engine = GatedEngine()
+    with serving(engine) as parent:
+        parent.say(Submit((request(1, HELD),)))
+        wait_until(lambda: len(parent.worker._pending) == 1, LIMIT_S)
+        for _ in range(100):  # far more than were under way
+            parent.worker.note_count()
+            assert parent.hear()
+        while not parent.is_silent_for(0.3):
+            pass
+
+
 def test_what_the_renderer_raises_ends_the_engine() -> None:
     class Broken(GatedEngine):
         def prepare(self, request: EngineRequest) -> Prepared | Rejection:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulkinfer.prompt.cutting import MARKER
+from bulkinfer.prompt.cutting import MARKER, put_text
 from bulkinfer.prompt.fitting import (
     MAX_TRIES,
     SLACK_TOKENS,
@@ -196,6 +197,28 @@ def test_what_else_is_in_the_prompt_may_leave_no_room() -> None:
     assert unfit.num_tokens is not None
     assert unfit.num_tokens > 200
     assert not unfit.is_too_many
+
+
+@pytest.mark.parametrize(
+    ("room", "left", "is_enough"),
+    [(2_000, 31, False), (2_000, 32, True), (128, 31, False), (128, 32, True), (60, 14, False), (60, 15, True)],
+)
+def test_a_part_has_a_least_size_or_there_is_none(room: int, left: int, is_enough: bool) -> None:
+    count = Counter("characters")
+    messages, spans = make_prompt("b" * 40_000)
+    num_own = room - left - count(put_text(messages, spans, ""))
+    messages = (replace(messages[0], content=messages[0].content + "a" * 4 * num_own), *messages[1:])
+    around = count(put_text(messages, spans, ""))
+    assert room - around == left
+    found = split_prompt(messages, spans, room, 0, count, count(messages))
+    expected = expect_parts(count(messages), around, room, 0)
+    if is_enough:
+        assert isinstance(found, Split)
+        assert expected is not None
+        assert len(found.cuts) <= 10_000 / (0.7 * left) + 1
+    else:
+        assert found == Unfit(around)
+        assert expected is None
 
 
 @pytest.mark.parametrize("tells", [True, False])

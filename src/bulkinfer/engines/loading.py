@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from bulkinfer.engines.base import EngineSpec, MeasuringEngine, StepEngine
@@ -14,15 +15,19 @@ from bulkinfer.errors import JobError
 from bulkinfer.records import EngineReady
 
 
-def create_step_engine(start: Start) -> StepEngine:
-    """The engine that the parent wants, loaded. Raises JobError, and whatever vLLM raises when it cannot load."""
+def create_step_engine(start: Start, on_count: Callable[[], None]) -> StepEngine:
+    """The engine that the parent wants, loaded. Raises JobError, and whatever vLLM raises when it cannot load.
+
+    `on_count`: see `fitting`.
+    """
     match start.spec.kind:
         case "simulated":
             clock = RealClock()
             clock.sleep(parse_simulated_arguments(start.spec.arguments).engine_start_s)
-            return fitting(SimulatedEngine(start.spec, clock, life=start.life, owns_process=True), start.spec)
+            simulated = SimulatedEngine(start.spec, clock, life=start.life, owns_process=True)
+            return fitting(simulated, start.spec, on_count)
         case "vllm":
-            return fitting(_load_vllm(start), start.spec)
+            return fitting(_load_vllm(start), start.spec, on_count)
     raise JobError(f"engine.kind: expected vllm or simulated, found {start.spec.kind!r}")
 
 

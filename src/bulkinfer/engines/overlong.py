@@ -4,7 +4,7 @@ Only the engine knows its context for sure and counts tokens as the model gets t
 the runner. A prompt that fits costs nothing more than it did.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from bulkinfer.engines.base import EngineRequest, EngineSpec, MeasuringEngine, Prepared, StepEngine
@@ -12,13 +12,23 @@ from bulkinfer.prompt.fitting import MAX_PARTS, Unfit, fit_prompt, split_prompt
 from bulkinfer.records import Completion, EngineReady, EngineStats, FailureCode, JsonValue, Message, Overlong, Rejection
 
 MAX_COUNTED_CHARS = 4 * 1024 * 1024
-"""Of a longer prompt that is truncated nobody counts the tokens: it would take seconds, and others wait."""
+"""Of a longer prompt nobody counts the tokens: it would take seconds, and others wait."""
+_MOST_CHARS_PER_TOKEN = 8
+"""What fills a very large context is counted all the same."""
 
 
-def fitting(engine: MeasuringEngine, spec: EngineSpec) -> StepEngine:
-    """The engine, which cuts what is too long if the job says so."""
+def _count_nothing() -> None:
+    pass
+
+
+def fitting(engine: MeasuringEngine, spec: EngineSpec, on_count: Callable[[], None] = _count_nothing) -> StepEngine:
+    """The engine, which cuts what is too long if the job says so.
+
+    `on_count` is called, in the thread of `prepare`, when tokens of a prompt have been counted: cutting one may take
+    minutes.
+    """
     policy = Overlong(spec.overlong)
-    return engine if policy is Overlong.FAIL else FittingEngine(engine, policy, spec.overlap_tokens)
+    return engine if policy is Overlong.FAIL else FittingEngine(engine, policy, spec.overlap_tokens, on_count)
 
 
 class FittingEngine:
@@ -27,8 +37,15 @@ class FittingEngine:
     What was done stands in the completion's details, as `overlong`.
     """
 
-    def __init__(self, engine: MeasuringEngine, policy: Overlong, overlap_tokens: int) -> None:
+    def __init__(
+        self,
+        engine: MeasuringEngine,
+        policy: Overlong,
+        overlap_tokens: int,
+        on_count: Callable[[], None] = _count_nothing,
+    ) -> None:
         self._engine = engine
+        self._on_count = on_count
         self._policy = policy
         self._overlap_tokens = overlap_tokens
         self._done: dict[bytes, Mapping[str, JsonValue]] = {}
@@ -88,9 +105,7 @@ class FittingEngine:
         return self._engine.ready()
 
     def _truncate(self, request: EngineRequest, rejection: Rejection) -> Prepared | Rejection:
-        num_tokens = rejection.prompt_tokens
-        if num_tokens is None and sum(len(message.content) for message in request.messages) <= MAX_COUNTED_CHARS:
-            num_tokens = self._engine.count_tokens(request)
+        num_tokens = rejection.prompt_tokens or self._count(request, request.messages)
         room = self._engine.find_room(request)
         fitted = fit_prompt(
             request.messages,
@@ -108,7 +123,7 @@ class FittingEngine:
         return prepared
 
     def _split(self, request: EngineRequest, rejection: Rejection) -> Rejection:
-        num_tokens = rejection.prompt_tokens or self._engine.count_tokens(request)
+        num_tokens = rejection.prompt_tokens or self._count(request, request.messages)
         room = self._engine.find_room(request)
         split = split_prompt(
             request.messages,
@@ -125,7 +140,13 @@ class FittingEngine:
         )
 
     def _count(self, request: EngineRequest, messages: tuple[Message, ...]) -> int | None:
-        return self._engine.count_tokens(replace(request, messages=messages, spans=()))
+        """None also for one so long that nobody counts it: it does not fit, either."""
+        most_chars = max(MAX_COUNTED_CHARS, _MOST_CHARS_PER_TOKEN * self._engine.find_room(request))
+        if sum(len(message.content) for message in messages) > most_chars:
+            return None
+        num_tokens = self._engine.count_tokens(replace(request, messages=messages, spans=()))
+        self._on_count()
+        return num_tokens
 
     def _refuse(self, rejection: Rejection, unfit: Unfit, room: int) -> Rejection:
         if unfit.is_too_many:
@@ -134,6 +155,8 @@ class FittingEngine:
             why = "the engine refuses the prompt without the document's fields"
         elif self._policy is Overlong.SPLIT:
             why = f"all else than the longest field has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
+            if unfit.num_tokens <= room:
+                why += ", too few for parts of it"
         else:
             why = f"the job's own text alone has {unfit.num_tokens} tokens, and {max(room, 0)} are free"
             if unfit.num_tokens <= room:

@@ -127,6 +127,7 @@ class _Worker:
         self._is_closing = False
         self._stats_at_s = 0.0
         self._num_steps_told = 0
+        self._num_counts = self._num_counts_told = 0
         self._memory_bytes = 0
         self._idle_since_s: float | None = None
         self._idle_s = 0.0
@@ -141,7 +142,7 @@ class _Worker:
         self._is_by_priority = start.spec.is_by_priority
         threading.Thread(target=self._watch_steps, args=(step_timeout_s,), name="watch", daemon=True).start()
         try:
-            engine = self._engine = create_step_engine(start)
+            engine = self._engine = create_step_engine(start, self.note_count)
             self._tell([describe_ready(engine, start.spec)])
             self._is_ready = True
             self._note_rest(engine)
@@ -153,6 +154,10 @@ class _Worker:
             self._send(ChildFailure(is_job_error=False, message=self._describe(error)))
             return 3
         return 0
+
+    def note_count(self) -> None:
+        """The renderer's thread, which cuts a prompt, has counted the tokens of one more piece."""
+        self._num_counts += 1
 
     def _read(self) -> None:
         """Take frames off the socket at once, so that the parent never waits for a step to end."""
@@ -206,7 +211,8 @@ class _Worker:
     def _receive(self, engine: StepEngine) -> None:
         """Take what has arrived; with nothing to do, wait for something, with a sign of life now and then.
 
-        None while requests are being rendered, so that an engine whose renderer hangs falls silent.
+        While requests are being rendered, only if one is cut and that goes on: an engine whose renderer hangs falls
+        silent.
         """
         self._accept_all(engine)
         wait_s = _SETTLE_S
@@ -214,7 +220,9 @@ class _Worker:
             try:
                 self._accept(engine, self._inbox.get(timeout=wait_s))
             except queue.Empty:
-                if not self._pending and (wait_s > _SETTLE_S or engine.num_steps() != self._num_steps_told):
+                is_due = wait_s > _SETTLE_S or engine.num_steps() != self._num_steps_told
+                if is_due and (not self._pending or self._num_counts != self._num_counts_told):
+                    self._num_counts_told = self._num_counts
                     self._tell([self._read_stats(engine)])
                 wait_s = _HEARTBEAT_EVERY_S
         self._accept_all(engine)

@@ -27,6 +27,9 @@ _LEAST_FILL = 0.7
 _AIMED_FILL = 0.96
 _USUAL_FILL = 0.93
 """What they take, once their ends are moved back."""
+_LEAST_PART = 32
+"""Tokens of its own that a part may have at least, or a quarter of a prompt where that is less: with fewer there were
+thousands of parts, each hardly more than the job's own text."""
 _MAX_OVERLAP = 3
 """An overlap takes up to a third of a part's room: otherwise the parts would hardly move on."""
 
@@ -116,7 +119,7 @@ def split_prompt(
     """
     text, places = find_longest(messages, spans)
     around = count(put_text(messages, places, ""))
-    if around is None or around >= room:
+    if around is None or room - around < _least_part(room):
         return Unfit(around)
     splitting = _Splitting(messages, text, places, room, around, count)
     overlap_tokens = min(overlap_tokens, splitting.budget // _MAX_OVERLAP)
@@ -145,7 +148,7 @@ def expect_parts(num_tokens: int, around: int, room: int, overlap_tokens: int) -
     `around`: tokens of the prompt without the text that is split. None where there would be none, or too many.
     """
     budget = room - around
-    if budget < 1:
+    if budget < _least_part(room):
         return None
     overlap_tokens = min(overlap_tokens, budget // _MAX_OVERLAP)
     step = max(1, round(_USUAL_FILL * budget) - overlap_tokens)
@@ -153,6 +156,10 @@ def expect_parts(num_tokens: int, around: int, room: int, overlap_tokens: int) -
     if num_parts > MAX_PARTS:
         return None
     return num_parts, around + (num_tokens - around + (num_parts - 1) * overlap_tokens) // num_parts
+
+
+def _least_part(room: int) -> int:
+    return max(1, min(_LEAST_PART, room // 4))
 
 
 @dataclass(slots=True)
