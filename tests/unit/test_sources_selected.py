@@ -5,14 +5,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
 from bulkinfer.records import Document, Selection, SourceFile, UnreadableRow
-from bulkinfer.sources import find_source_files, open_source
+from bulkinfer.sources import find_source_files, open_source, selected
 from bulkinfer.sources.keys import file_key, row_keys
 
 ROWS = [
@@ -21,6 +23,12 @@ ROWS = [
 ]
 NAMES = ["in.parquet", "in.arrow", "in.jsonl", "in.csv"]
 each_format = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.fixture(autouse=True)
+def searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let DuckDB search Parquet files however small they are, as it does those of a megabyte and more."""
+    monkeypatch.setattr(selected, "_MIN_SEARCHED_BYTES", 0)
 
 
 def write(path: Path, rows: Sequence[Mapping[str, object]]) -> SourceFile:
@@ -63,6 +71,25 @@ def test_a_condition_chooses_the_same_rows_of_every_format(name: str, where: str
     }[where]
     assert read(file, Selection(where=where)) == [rows[number] for number in holds]
     assert all(row.fields.keys() == {"text"} for row in rows if isinstance(row, Document))
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow", "jsonl", "csv"])
+def test_many_small_files_are_judged_in_one_database(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    opened = []
+    connect = duckdb.connect
+
+    def count(*arguments: Any, **options: Any) -> duckdb.DuckDBPyConnection:  # noqa: ANN401 - as they come
+        opened.append(arguments)
+        return connect(*arguments, **options)
+
+    monkeypatch.setattr(duckdb, "connect", count)
+    files = [write(tmp_path / f"{number}.{name}", ROWS[number : number + 3]) for number in range(20)]
+    found = [row.origin.document_id for file in files for row in read(file, Selection(where="n::int % 20 = 19"))]
+    assert found == ["k19"] * 3
+    assert len(opened) <= 1
 
 
 @each_format

@@ -22,6 +22,7 @@ Open = Callable[[SourceFile, frozenset[str] | None, str | None], Source]
 _Row = Document | UnreadableRow
 _BLOCK_ROWS = 1024
 _BLOCK_CHARS = 4 << 20
+_MIN_SEARCHED_BYTES = 1 << 20
 
 
 class SelectedSource:
@@ -91,7 +92,7 @@ class SelectedSource:
     def _iter_matching(self, table: TableSource, condition: Condition) -> Iterator[tuple[int, bool]]:
         """Numbers of rows with whether the condition holds for them, or cannot be judged. Ascending."""
         last_row = 0
-        if self._file.format.kind is FormatKind.PARQUET and not self._file.url:
+        if _is_worth_searching(self._file):
             try:
                 for last_row in iter_matching_parquet(self._file.path, condition, table.schema.names):
                     yield last_row, True
@@ -146,6 +147,11 @@ class SelectedSource:
 def read_schema(source: Source) -> pa.Schema:
     """The columns that a condition may name; of lines those of the first rows."""
     return source.schema if isinstance(source, TableSource) else schema_of(probe_kinds(source))
+
+
+def _is_worth_searching(file: SourceFile) -> bool:
+    """Whether DuckDB is to go through it by itself. To open it for that takes as long as to read a small one."""
+    return file.format.kind is FormatKind.PARQUET and not file.url and file.size_bytes >= _MIN_SEARCHED_BYTES
 
 
 class _Draw:
