@@ -14,8 +14,8 @@ from pyarrow import ipc
 from pyarrow import parquet as pq
 
 from bulkinfer.records import Document, Selection, SourceFile, UnreadableRow
-from bulkinfer.sources import find_source_files, open_source, selected
-from bulkinfer.sources.keys import file_key, row_keys
+from bulkinfer.sources import find_source_files, keys, open_source, selected
+from bulkinfer.sources.keys import file_key, find_bar, row_keys
 
 ROWS = [
     {"id": f"k{number}", "n": number, "lang": "de" if number % 3 else "en", "text": f"text {number % 50}"}
@@ -138,6 +138,18 @@ def test_keys_are_spread_evenly_and_differ_by_file_and_seed() -> None:
     assert keys[0] != row_keys(file_key("b", 0), [1])[0]
     assert keys[0] != row_keys(file_key("a", 1), [1])[0]
     assert keys[41] == row_keys(file_key("a", 0), [42])[0]
+
+
+@pytest.mark.parametrize("max_held", [1 << 22, 7])
+@pytest.mark.parametrize("size", [1, 8, 999, 50_000, 99_999, 100_000, 200_000])
+def test_the_bar_of_a_number_of_rows_is_the_key_of_the_last(
+    monkeypatch: pytest.MonkeyPatch, size: int, max_held: int
+) -> None:
+    """Whether all keys that count are held, or the keys are read twice because they are too many."""
+    monkeypatch.setattr(keys, "MAX_HELD_KEYS", max_held)
+    found = row_keys(file_key("a", 0), range(1, 100_001))
+    blocks = [found[start : start + 777] for start in range(0, len(found), 777)]
+    assert find_bar(lambda: blocks, size) == (sorted(found.tolist())[size - 1] if size < 100_000 else None)
 
 
 @each_format

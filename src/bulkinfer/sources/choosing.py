@@ -8,14 +8,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from bulkinfer.errors import JobError
 from bulkinfer.job import InputSpec
 from bulkinfer.records import Selection, SourceFile
-from bulkinfer.sources.keys import MAX_KEY, file_key, row_keys
+from bulkinfer.sources.keys import MAX_KEY, Keys, file_key, find_bar, row_keys
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.selected import read_schema
 from bulkinfer.sql import Condition
@@ -69,7 +68,7 @@ def _choose_sample(files: Sequence[SourceFile], section: InputSpec) -> list[Sour
     if isinstance(section.sample, float):
         bar: int | None = min(MAX_KEY, int(section.sample * 2**64))
     else:
-        bar = _find_bar(files, section.sample, seed)
+        bar = find_bar(lambda: _iter_keys(files, seed), section.sample)
     if bar is None:
         return list(files)
     return [
@@ -78,16 +77,11 @@ def _choose_sample(files: Sequence[SourceFile], section: InputSpec) -> list[Sour
     ]
 
 
-def _find_bar(files: Sequence[SourceFile], size: int, seed: int) -> int | None:
-    """The key of the last of so many rows, in the order of their keys; None where there are no more rows than that."""
-    smallest = np.empty(0, np.uint64)
-    num_rows = 0
+def _iter_keys(files: Sequence[SourceFile], seed: int) -> Iterator[Keys]:
     for file in files:
         rows = _iter_numbers(file)
         while block := list(islice(rows, _BLOCK_ROWS)):
-            num_rows += len(block)
-            smallest = np.sort(np.concatenate([smallest, row_keys(file_key(file.name, seed), block)]))[:size]
-    return int(smallest[-1]) if num_rows > size else None
+            yield row_keys(file_key(file.name, seed), block)
 
 
 def _cut(files: Sequence[SourceFile], limit: int) -> list[SourceFile]:
