@@ -637,3 +637,35 @@ def test_numbers_that_json_lacks_are_null_there_and_themselves_elsewhere(folder:
     assert (folder.path / "out.csv").read_text().splitlines()[1:] == ['nan,"[1.0]"', 'inf,"[null]"']
     written = pq.read_table(folder.path / "out.parquet").to_pydict()
     assert (math.isnan(written["n"][0]), written["n"][1], written["l"]) == (True, math.inf, [[1.0], [-math.inf]])
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet", "arrow"])
+def test_run_lengths_are_written_out(folder: JobFolder, ending: str) -> None:
+    packed = pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array(["p", "q"]))
+    table = pa.table({"id": ["a", "b", "c"], "body": ["x", "y", "z"], "packed": packed})
+    with pa.ipc.new_file(folder.path / "in.arrow", table.schema) as writer:
+        writer.write_table(table)
+    folder.run(input={"path": "in.arrow"})
+    export(folder, f"out.{ending}", ("packed",))
+    path = folder.path / f"out.{ending}"
+    match ending:
+        case "jsonl":
+            found = [row["packed"] for row in read_lines(path)]
+        case "csv":
+            found = path.read_text().replace('"', "").splitlines()[1:]
+        case "parquet":
+            found = pq.read_table(path).column("packed").to_pylist()
+        case _:
+            found = pa.ipc.open_file(path).read_all().column("packed").to_pylist()
+    assert found == ["p", "p", "q"]
+
+
+def test_a_time_beyond_what_parquet_holds_is_said_and_nothing_is_written(folder: JobFolder) -> None:
+    table = pa.table({"id": ["a"], "body": ["x"], "at": pa.array([2**62], pa.timestamp("s"))})
+    with pa.ipc.new_file(folder.path / "in.arrow", table.schema) as writer:
+        writer.write_table(table)
+    folder.run(input={"path": "in.arrow"})
+    with pytest.raises(JobError, match=r"column at \(timestamp\[s\]\) is beyond what the format can hold"):
+        export(folder, "out.parquet")
+    assert not (folder.path / "out.parquet").exists()
+    export(folder, "out.jsonl")

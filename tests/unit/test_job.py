@@ -394,6 +394,7 @@ def test_anchors_aliases_and_merge_keys_work(load: Load) -> None:
         ("'3'", "3"),
         ("=", "="),
         ("9" * 60, "9" * 60),
+        (r'"\ud83d\ude00"', "\U0001f600"),
     ],
 )
 def test_yaml_values(load: Load, text: str, value: object) -> None:

@@ -146,7 +146,8 @@ class _Opened:
         shape = self._shapes.get(part.name)
         if shape is None:
             return None
-        wanted = [shape.schema.field(name) for name in self._columns.originals.names if name in shape.schema.names]
+        own = {field.name: field for field in shape.schema}
+        wanted = [own[name] for name in self._columns.originals.names if name in own]
         if not wanted:
             return None
         schema = pa.schema(wanted)

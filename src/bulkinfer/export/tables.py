@@ -9,6 +9,7 @@ import pyarrow.csv
 import pyarrow.ipc
 import pyarrow.parquet
 
+from bulkinfer.errors import JobError
 from bulkinfer.export.columns import Columns, as_text_or_nothing, fit
 from bulkinfer.export.rows import Stretch
 from bulkinfer.export.vectors import iter_vectors, write_vector
@@ -32,20 +33,30 @@ class TableWriter:
         self._writer = writer
 
     def write(self, stretch: Stretch, originals: Originals | None) -> None:
-        """Write one stretch. Raises InputError when its rows cannot be read any more."""
-        self._writer.write_table(make_table(self._columns, stretch, originals))
+        """Write one stretch.
+
+        Raises InputError when its rows cannot be read any more, JobError for a value that the format cannot hold.
+        """
+        table = make_table(self._columns, stretch, originals)
+        try:
+            self._writer.write_table(table)
+        except pa.ArrowInvalid:
+            raise JobError(_explain(self._columns.originals)) from None
 
 
 def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) -> pa.Table:
     """The rows of a stretch with all columns of the export."""
     num_rows = len(stretch.rows)
-    own = None if originals is None else originals.take(stretch.rows)
+    table = None if originals is None else originals.take(stretch.rows)
+    # By place: to look a name up in a table passes over all of its columns.
+    own = {} if table is None else dict(zip(table.schema.names, table.columns, strict=True))
     arrays = []
     for field in columns.originals:
-        if own is None or field.name not in own.schema.names:
+        column = own.get(field.name)
+        if column is None:
             arrays.append(pa.nulls(num_rows, field.type))
         else:
-            arrays.append(fit(field.name, own.column(field.name).combine_chunks(), field.type))
+            arrays.append(fit(field.name, column.combine_chunks(), field.type))
     for (_, name), kind in zip(columns.answers, columns.types, strict=True):
         match name:
             case "source":
@@ -57,6 +68,17 @@ def make_table(columns: Columns, stretch: Stretch, originals: Originals | None) 
             case _:
                 arrays.append(fit(name, stretch.answers.column(name).combine_chunks(), kind))
     return pa.Table.from_arrays(arrays, schema=columns.schema)
+
+
+def _explain(schema: pa.Schema) -> str:
+    """Which column it is that Parquet has no room for: it keeps times in milliseconds at the coarsest."""
+    types = pa.types
+    times = [field for field in schema if types.is_timestamp(field.type) or types.is_duration(field.type)]
+    names = " or ".join(f"{field.name} ({field.type})" for field in times) or "one of the columns"
+    return (
+        f"a value of the input's column {names} is beyond what the format can hold; leave the column out with "
+        "--columns, or export to JSONL"
+    )
 
 
 def _write_vectors(column: pa.ChunkedArray) -> pa.Array:

@@ -180,12 +180,18 @@ def build_scalar(node: yaml.ScalarNode) -> Plain:
     if node.tag not in _SCALAR_TAGS:
         raise _refused_tag(node)
     try:
-        return _Loader("").construct_object(node)
+        value: Plain = _Loader("").construct_object(node)
     except (ValueError, LookupError, OverflowError, yaml.YAMLError):
         # An explicit tag on a text that does not fit it: `!!int abc`, `!!bool maybe`.
         raise YamlFault(
             f"{node.tag.rpartition(':')[2]}: the text does not fit its tag", _place_of(node.start_mark)
         ) from None
+    return _join_halves(value) if isinstance(value, str) else value
+
+
+def _join_halves(text: str) -> str:
+    """JSON writes a character beyond the first 65,536 as two halves, and YAML takes each for one."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _own_entries(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar, cast
 
 import pyarrow as pa
+import pyarrow.compute
 from pyarrow.parquet import ParquetFile
 
 from bulkinfer.errors import InputError
@@ -321,6 +322,8 @@ def _as_array(values: list[JsonValue], arrow_type: pa.DataType) -> pa.Array:
 
 def _plain(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     array = batch.column(batch.schema.get_all_field_indices(field.name)[0])
+    if pa.types.is_run_end_encoded(array.type):  # Arrow has no cast for these
+        array = pyarrow.compute.run_end_decode(array)
     return array if array.type == field.type else array.cast(field.type)
 
 
