@@ -21,7 +21,7 @@ from pyarrow import parquet as pq
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import Document, Selection, SourceFile
-from bulkinfer.sources import find_source_files, open_source, remote
+from bulkinfer.sources import find_source_files, open_source, remote, selected
 from bulkinfer.store.runs import is_settled
 
 ROWS = [{"a": f"text {number}", "n": number} for number in range(3000)]
@@ -81,6 +81,30 @@ def test_every_format_is_read_as_from_a_disk(memory: AbstractFileSystem, tmp_pat
     assert source.bytes_read() > 0
     selected = replace(file, selection=Selection("n::int >= 2990"))
     assert list(open_source(selected, frozenset({"a"}), None).iter_rows()) == rows[2990:]
+
+
+def test_row_groups_that_a_condition_rules_out_are_not_read(
+    memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The proof: one of them cannot be."""
+    monkeypatch.setattr(selected, "_MIN_SEARCHED_BYTES", 0)
+    table = pa.table({"n": range(3000), "a": [f"text {number}" for number in range(3000)]})
+    stream = io.BytesIO()
+    pq.write_table(table, stream, row_group_size=1000)
+    column = pq.ParquetFile(stream).metadata.row_group(0).column(0)
+    stream.seek(column.dictionary_page_offset or column.data_page_offset)
+    stream.write(b"\xff" * 64)
+    memory.pipe("/in/x.parquet", stream.getvalue())
+    (file,) = find("memory://in/x.parquet")
+
+    def read(where: str) -> list[int]:
+        source = open_source(replace(file, selection=Selection(where=where)), frozenset({"a"}), None)
+        return [row.origin.row for row in source.iter_rows()]
+
+    assert read("n between 1500 and 1502 or n = 2999") == [1501, 1502, 1503, 3000]
+    assert read("n > 2900 and (n < 2902 or a like '%2999')") == [2902, 3000]
+    with pytest.raises(InputError, match=r"in/x\.parquet: rows 1 to .* cannot be read"):
+        read("n % 2 = 0")
 
 
 def test_a_file_is_known_by_its_time_and_changes_are_told(memory: AbstractFileSystem) -> None:

@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from bulkinfer.errors import JobError
-from bulkinfer.sql import CannotMatch, Condition, Judge, iter_matching_parquet
+from bulkinfer.sql import CannotMatch, Condition, Judge, ParquetFile, iter_matching_parquet
 
 TABLE = pa.table({"a": ["x", "5", None], "n": [1, 2, 3]})
 
@@ -148,18 +148,18 @@ def test_parquet_is_matched_by_duckdb_itself_without_row_groups_that_cannot_matc
         file.seek(column.dictionary_page_offset or column.data_page_offset)
         file.write(b"\xff" * 64)
     condition = Condition.parse("n between 1500 and 1502 or n = 2999")
-    assert list(iter_matching_parquet(path, condition, ["n", "a"])) == [1501, 1502, 1503, 3000]
+    assert list(iter_matching_parquet(ParquetFile(str(path), ["n", "a"]), condition)) == [1501, 1502, 1503, 3000]
     with pytest.raises(CannotMatch):
-        list(iter_matching_parquet(path, Condition.parse("n % 2 = 0"), ["n", "a"]))
+        list(iter_matching_parquet(ParquetFile(str(path), ["n", "a"]), Condition.parse("n % 2 = 0")))
 
 
 def test_names_that_a_parquet_file_lacks_are_null(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "in.parquet")
     condition = Condition.parse("Gone is null and n > 1")
-    assert list(iter_matching_parquet(tmp_path / "in.parquet", condition, ["n"])) == [2]
+    assert list(iter_matching_parquet(ParquetFile(str(tmp_path / "in.parquet"), ["n"]), condition)) == [2]
 
 
 def test_parquet_that_cannot_be_judged_row_by_row_is_given_up(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": ["1", "x"]}), tmp_path / "in.parquet")
     with pytest.raises(CannotMatch):
-        list(iter_matching_parquet(tmp_path / "in.parquet", Condition.parse("a::int >= 1"), ["a"]))
+        list(iter_matching_parquet(ParquetFile(str(tmp_path / "in.parquet"), ["a"]), Condition.parse("a::int >= 1")))

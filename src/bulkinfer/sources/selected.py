@@ -15,8 +15,9 @@ from bulkinfer.fingerprint import hash_document
 from bulkinfer.records import Document, FormatKind, Selection, SourceFile, UnreadableRow
 from bulkinfer.sources.base import Source, TableSource
 from bulkinfer.sources.keys import file_key, row_keys
+from bulkinfer.sources.remote_search import OneFile
 from bulkinfer.sources.typed import Kind, probe_kinds, schema_of, split_by_types
-from bulkinfer.sql import CannotMatch, Condition, Judge, iter_matching_parquet
+from bulkinfer.sql import CannotMatch, Condition, Judge, ParquetFile, iter_matching_parquet
 
 Open = Callable[[SourceFile, frozenset[str] | None, str | None], Source]
 _Row = Document | UnreadableRow
@@ -94,7 +95,7 @@ class SelectedSource:
         last_row = 0
         if _is_worth_searching(self._file):
             try:
-                for last_row in iter_matching_parquet(self._file.path, condition, table.schema.names):
+                for last_row in iter_matching_parquet(_as_searched(self._file, table), condition):
                     yield last_row, True
                 return
             except CannotMatch:
@@ -151,7 +152,14 @@ def read_schema(source: Source) -> pa.Schema:
 
 def _is_worth_searching(file: SourceFile) -> bool:
     """Whether DuckDB is to go through it by itself. To open it for that takes as long as to read a small one."""
-    return file.format.kind is FormatKind.PARQUET and not file.url and file.size_bytes >= _MIN_SEARCHED_BYTES
+    return file.format.kind is FormatKind.PARQUET and file.size_bytes >= _MIN_SEARCHED_BYTES
+
+
+def _as_searched(file: SourceFile, table: TableSource) -> ParquetFile:
+    if not file.url:
+        return ParquetFile(str(file.path), table.schema.names)
+    filesystem = OneFile(file)
+    return ParquetFile(filesystem.path, table.schema.names, filesystem)
 
 
 class _Draw:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from operator import and_
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -174,18 +173,28 @@ class Judge:
             connection.unregister("input")
 
 
-def iter_matching_parquet(path: Path, condition: Condition, known: Sequence[str]) -> Iterator[int]:
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """One that DuckDB can read by itself."""
+
+    path: str
+    columns: Sequence[str]
+    filesystem: Any = None
+    """Of fsspec, which has the file at this path and no other; None: it lies on a disk."""
+
+
+def iter_matching_parquet(file: ParquetFile, condition: Condition) -> Iterator[int]:
     """The numbers of the rows of a Parquet file for which the condition holds, from 1, ascending.
 
     DuckDB reads the file, only the columns that the condition names, and leaves out row groups whose statistics say
-    that none of their rows can match. `known` are the columns of the file; what it lacks is null. Raises CannotMatch
-    where a row cannot be judged, or DuckDB cannot read the file; the numbers before are right.
+    that none of their rows can match. A column that it lacks is null. Raises CannotMatch where a row cannot be judged,
+    or DuckDB cannot read the file; the numbers before are right.
     """
-    columns, missing = condition.find_columns(known)
-    alike = Counter(name.lower() for name in known)
+    columns, missing = condition.find_columns(file.columns)
+    alike = Counter(name.lower() for name in file.columns)
     if not condition.is_filter or any(alike[name.lower()] > 1 for name in columns):
         raise CannotMatch("its columns cannot be told by name")
-    number = _free_name(condition, known)
+    number = _free_name(condition, file.columns)
     listed = [*map(quote_name, columns), *(f"null::varchar as {quote_name(name)}" for name in missing)]
     statement = f"""
         select {number}
@@ -196,9 +205,9 @@ def iter_matching_parquet(path: Path, condition: Condition, known: Sequence[str]
         ) as input
         where (\n{condition.text}\n)
     """
-    with open_sandbox([path]) as connection:
+    with open_sandbox([file.path], file.filesystem) as connection:
         try:
-            found = connection.execute(statement, {"path": str(path)})
+            found = connection.execute(statement, {"path": file.path})
             while rows := found.fetchmany(_READ_ROWS):
                 yield from (row for (row,) in rows)
         except duckdb.Error as error:

@@ -84,7 +84,7 @@ def open_query(text: str, paths: Sequence[Path]) -> Iterator[Query]:
         links = [Path(folder, f"{number}.parquet") for number in range(len(paths))]
         for link, path in zip(links, paths, strict=True):
             link.symlink_to(path.absolute())
-        with open_sandbox(links) as connection:
+        with open_sandbox([str(link) for link in links]) as connection:
             _check(connection, text)
             yield Query(connection, links)
 

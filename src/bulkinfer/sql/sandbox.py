@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
-from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -21,11 +21,14 @@ _SPEAKING = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserExcep
 
 
 @contextmanager
-def open_sandbox(paths: Sequence[Path] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A database in memory that may read the files at `paths` and nothing else. What does not fit goes to a folder."""
+def open_sandbox(paths: Sequence[str] = (), filesystem: Any = None) -> Iterator[duckdb.DuckDBPyConnection]:  # noqa: ANN401
+    """A database in memory that may read the files at `paths` and nothing else. What does not fit goes to a folder.
+
+    `filesystem`: one of fsspec, for paths that are URLs of its protocol.
+    """
     with ExitStack() as stack:
         spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="bulkinfer-"))
-        yield stack.enter_context(_connect(paths, spill))
+        yield stack.enter_context(_connect(paths, spill, filesystem))
 
 
 @contextmanager
@@ -44,10 +47,12 @@ def _open_closed() -> duckdb.DuckDBPyConnection:
     return _connect((), "")
 
 
-def _connect(paths: Sequence[Path], spill: str) -> duckdb.DuckDBPyConnection:
+def _connect(paths: Sequence[str], spill: str, filesystem: Any = None) -> duckdb.DuckDBPyConnection:  # noqa: ANN401
     connection = duckdb.connect(":memory:", config={**_SETTINGS, "temp_directory": spill})
+    if filesystem is not None:
+        connection.register_filesystem(filesystem)
     connection.execute("set global timezone = 'UTC'")
-    connection.execute("set allowed_paths = $paths", {"paths": [str(path) for path in paths]})
+    connection.execute("set allowed_paths = $paths", {"paths": list(paths)})
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
     return connection
