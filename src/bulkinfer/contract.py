@@ -4,7 +4,7 @@ text -> Contract.judge -> Kept (with the value that is stored) or Broken (with t
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -67,7 +67,7 @@ def make_contract(spec: JobSpec) -> Contract:
 
             checker = SchemaChecker(schema)
             return Contract(
-                partial(_judge_json, checker.find_fault),
+                partial(_judge_json, checker.find_fault, "task.schema"),
                 "JSON that fits the schema, and nothing else",
                 accepts_truncated,
             )
@@ -79,6 +79,14 @@ def make_contract(spec: JobSpec) -> Contract:
         case EmbedTask():
             return Contract(_keep_any, "a vector", is_vector=True)
     return Contract(_keep_any, "a whole answer", accepts_truncated)
+
+
+def make_form_contract(schema: Mapping[str, JsonValue], *, accepts_truncated: bool) -> Contract:
+    """The contract of one document that asks for JSON of its own."""
+    from bulkinfer.constraints.json_schema import SchemaChecker  # noqa: PLC0415 - only such documents need it
+
+    judge = partial(_judge_json, SchemaChecker(schema).find_fault, "its response_format")
+    return Contract(judge, f"JSON that fits this schema, and nothing else: {write_json(schema)}", accepts_truncated)
 
 
 def judge_vector(vector: bytes, vector_size: int | None) -> Judgement:
@@ -100,13 +108,13 @@ def _judge_choice(choices: frozenset[str], text: str, /) -> Judgement:
     return Kept(write_json(choice), choice) if choice in choices else Broken("the answer is not one of task.choices")
 
 
-def _judge_json(find_fault: Callable[[JsonValue], str | None], text: str, /) -> Judgement:
+def _judge_json(find_fault: Callable[[JsonValue], str | None], name: str, text: str, /) -> Judgement:
     try:
         value = parse_strict_json(text)
     except JsonFault as fault:
         return Broken(f"the answer is {fault}")
     reason = find_fault(value)
-    return Kept(write_json(value)) if reason is None else Broken(f"the answer does not fit task.schema: {reason}")
+    return Kept(write_json(value)) if reason is None else Broken(f"the answer does not fit {name}: {reason}")
 
 
 def _judge_number(text: str, /) -> Judgement:

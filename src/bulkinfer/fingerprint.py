@@ -17,7 +17,7 @@ import orjson
 
 from bulkinfer.constraints import write_json
 from bulkinfer.errors import JobError
-from bulkinfer.job import ClassifyTask, ExtractTask, JobSpec, PromptSpec, SamplingSpec, TaskSpec, find_nearest
+from bulkinfer.job import ClassifyTask, ExtractTask, JobSpec, PromptSpec, TaskSpec, find_nearest
 from bulkinfer.records import JsonValue, Message, Request
 
 SCHEME = "bulkinfer-task-1"
@@ -35,6 +35,8 @@ _READ_WHOLE = re.compile(
     r"|.+\.(jinja|tiktoken|model|py)"
 )
 _FLOATS = frozenset({"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty"})
+_FILLED_LATER = frozenset({"logit_bias", "response_format"})
+"""Columns that every job over OpenAI's batch files has got since: requests of before did not bring them."""
 _SAMPLING_DEFAULTS: Mapping[str, JsonValue] = {
     "top_p": 1.0,
     "top_k": 0,
@@ -102,7 +104,7 @@ def fingerprint_task(spec: JobSpec, model: ModelIdentity, adapters: Mapping[str,
         "model": ["folder", model.digest] if model.digest else ["hub", model.model, model.revision],
         "chat_template": spec.model.chat_template,
         "prompt": [spec.prompt.system, spec.prompt.user],
-        "sampling": _normal_sampling(spec.sampling) if spec.writes_answers else None,
+        "sampling": _normal_sampling(spec) if spec.writes_answers else None,
         "over_length": _describe_overlong(spec),
         # What came later is there only where a job has it: tasks from before keep their names.
         **_list_adapters(spec, adapters or {}),
@@ -168,14 +170,18 @@ def _describe_overlong(spec: JobSpec) -> JsonValue:
     return spec.limits.overlong
 
 
-def _normal_sampling(sampling: SamplingSpec) -> dict[str, JsonValue]:
+def _normal_sampling(spec: JobSpec) -> dict[str, JsonValue]:
     """With vLLM's defaults for what is not given, so that writing a default out changes nothing."""
+    sampling = spec.sampling
     given: dict[str, JsonValue] = {**_SAMPLING_DEFAULTS, **sampling.to_engine()}
     if given["top_k"] == -1:
         given["top_k"] = 0
     if given.get("n") == 1:
         del given["n"]
-    if sampling.columns is not None and (columns := sampling.columns.to_fields()):
+    columns = {} if sampling.columns is None else sampling.columns.to_fields()
+    if spec.input.openai_url is not None:
+        columns = {name: field for name, field in columns.items() if not (name in _FILLED_LATER and field == name)}
+    if columns:
         given["columns"] = columns
     # A temperature of 1 is one of 1.0, though not the same JSON.
     return {

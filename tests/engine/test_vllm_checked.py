@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from openai.types.chat import ChatCompletion
 
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder
@@ -109,3 +110,57 @@ def test_a_pattern_holds_and_white_space_without_end_is_ended(tmp_path: Path) ->
         texts = [str(raw_output) for (raw_output,) in lines]
     assert len(texts) == 4
     assert all(128 <= len(text) < 4000 and text.isspace() for text in texts)
+
+
+def test_lines_of_a_batch_file_get_answers_of_their_own_forms(tmp_path: Path) -> None:
+    def ask(custom_id: str, **parameters: object) -> str:
+        messages = [{"role": "user", "content": "The parcel came 3 days late. Which product, how many days late?"}]
+        body = {"model": "any", "messages": messages, **parameters}
+        return json.dumps({"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body})
+
+    def form(*names: str) -> dict[str, Any]:
+        kinds = {"product": {"type": "string", "maxLength": 8}, "days": {"type": "integer", "maximum": 9, "minimum": 0}}
+        properties = {name: kinds[name] for name in names}
+        schema = {"type": "object", "properties": properties, "required": names, "additionalProperties": False}
+        return {"type": "json_schema", "json_schema": {"name": "late", "schema": schema}}
+
+    impossible = {"type": "json_schema", "json_schema": {"schema": {"allOf": [{"type": "null"}, {"type": "string"}]}}}
+    lines = [
+        ask("text"),
+        ask("banned", logit_bias={str(token): -100 for token in range(100)}, logprobs=True, top_logprobs=2),
+        ask("product first", response_format=form("product", "days")),
+        ask("days first", response_format=form("days", "product"), n=2, temperature=1, seed=1),
+        ask("object", response_format={"type": "json_object"}),
+        ask("impossible", response_format=impossible),
+        ask("no such token", logit_bias={"999999": 1}),
+    ]
+    (tmp_path / "in.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    job = {
+        "name": "lines",
+        "input": {"path": "in.jsonl", "format": "openai", "openai_model": "any"},
+        "model": {"path": str(MODEL_PATH)},
+        "sampling": {"max_tokens": 48},
+        "limits": {"max_concurrency": 4, "max_context_tokens": 512, "max_failures": "100%"},
+        "output": {"database": "out.duckdb"},
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job), encoding="utf-8")
+    for arguments in (["run", "job.yaml", "--quiet"], ["export", "job.yaml", "--to", "out.openai.jsonl"]):
+        command = [sys.executable, "-m", "bulkinfer", *arguments]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+    with Reader.open(tmp_path / "out.duckdb") as reader:
+        failed = dict(reader.query("select document_id, code from open_failures").rows)
+    assert failed.pop("impossible") == failed.pop("no such token") == "engine_rejected"
+    assert failed.keys() <= {"object", "text", "banned"}, "a small model may never end"
+    answered = [json.loads(line) for line in (tmp_path / "out.openai.jsonl").read_text().splitlines()]
+    chats = {one["custom_id"]: ChatCompletion.model_validate(one["response"]["body"], strict=True) for one in answered}
+    for name, keys, num_answers in (("product first", ["product", "days"], 1), ("days first", ["days", "product"], 2)):
+        values = [json.loads(choice.message.content or "") for choice in chats[name].choices]
+        assert [list(value) for value in values] == [keys] * num_answers
+    if "object" in chats:
+        assert isinstance(json.loads(chats["object"].choices[0].message.content or ""), dict)
+    if "banned" in chats:
+        logprobs = chats["banned"].choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.content is not None
+        assert all(1 <= len(token.top_logprobs) <= 3 for token in logprobs.content)

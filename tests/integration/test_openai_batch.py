@@ -1,5 +1,6 @@
 """OpenAI batch files in whole runs: no prompt in the job file, the requests' own parameters, and one outcome each."""
 
+import json
 from typing import Any
 
 import pytest
@@ -62,6 +63,81 @@ def test_embeddings(folder: JobFolder) -> None:
     folder.job_path.write_text(yaml.safe_dump(spec), encoding="utf-8")
     assert documents_of(folder.run_as_written())["succeeded"] == 1
     assert select(folder, "select document_id, len(vector) > 0 from answers") == [("a", True)]
+
+
+def form(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+PRODUCT = {
+    "type": "object",
+    "properties": {"product": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["product", "days"],
+    "additionalProperties": False,
+}
+
+
+def test_each_request_gets_an_answer_of_the_form_that_it_asks_for(folder: JobFolder) -> None:
+    broken = {"match": "broken", "kind": "broken", "times": None}
+    other = {"match": "other", "kind": "mismatch", "times": None}
+    write(
+        folder,
+        request("text", body("one")),
+        request("object", body("two", response_format={"type": "json_object"})),
+        request("product", body("three", response_format=form(PRODUCT))),
+        request("several", body("four", response_format=form(PRODUCT), n=2, temperature=0.5)),
+        request("broken", body("broken", response_format={"type": "json_object"})),
+        request("other", body("other", response_format=form(PRODUCT))),
+        request("endless", body("five", response_format=form({"$ref": "#"}))),
+        request("bias", body("six", logit_bias={"7": -100})),
+        request("biased", body("six", logit_bias={"seven": -100})),
+        limits={"max_failures": "100%"},
+        sampling={"max_tokens": 200},
+        engine={"kind": "simulated", "simulated": {**folder.spec["engine"]["simulated"], "faults": [broken, other]}},
+    )
+    documents = documents_of(folder.run_as_written())
+    assert documents["failed_by_code"] == {"invalid_field": 2, "invalid_output": 2}
+    values = dict(select(folder, "select document_id, value::varchar from answers"))
+    assert values.pop("text") is values.pop("bias") is None
+    assert values["object"] == "{}"
+    products = [json.loads(values["product"]), *json.loads(values["several"])]
+    assert len(products) == 3
+    assert all(list(product) == ["product", "days"] for product in products)
+    failures = dict(select(folder, "select document_id, message from open_failures"))
+    assert failures["broken"].startswith("the answer is not JSON")
+    assert failures["other"] == "the answer does not fit its response_format: $ breaks the rule type"
+    assert failures["endless"].startswith("sampling.columns.response_format: the field response_format: expected ")
+    assert failures["biased"].startswith("sampling.columns.logit_bias: the field logit_bias: expected ")
+    check_again(folder, 9)
+
+
+def test_an_answer_that_does_not_fit_its_own_form_is_repaired_by_it(folder: JobFolder) -> None:
+    once = {"match": "other", "kind": "mismatch", "times": 1}
+    write(
+        folder,
+        request("other", body("other", response_format=form(PRODUCT))),
+        sampling={"max_tokens": 200},
+        output={"database": "out.duckdb", "repair": "retry"},
+        engine={"kind": "simulated", "simulated": {**folder.spec["engine"]["simulated"], "faults": [once]}},
+    )
+    assert documents_of(folder.run_as_written())["succeeded"] == 1
+    ((details,),) = select(folder, "select details from answers")
+    assert [one["message"] for one in json.loads(details)["repairs"]] == [
+        "the answer does not fit its response_format: $ breaks the rule type"
+    ]
+
+
+def test_a_task_that_has_a_form_lets_no_request_choose_another(folder: JobFolder) -> None:
+    wish = request("a", body("one", response_format={"type": "json_object"}))
+    task = {"kind": "extract", "schema": PRODUCT}
+    write(folder, wish, request("b", body("two")), task=task, limits={"max_failures": "100%"})
+    documents_of(folder.run_as_written())
+    assert select(folder, "select document_id, message from open_failures where code = 'unreadable_row'") == [
+        ("a", "in.jsonl, line 1: body.response_format: this job does not take it from requests")
+    ]
+    write(folder, request(), task=task, sampling={"max_tokens": 9, "columns": {"response_format": "x"}})
+    with pytest.raises(JobError, match=r"response_format: expected no such key with task.kind extract"):
+        load_job(folder.job_path)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bulkinfer.errors import JobError
 from bulkinfer.fingerprint import ModelIdentity, fingerprint_task, hash_document, hash_part, identify_model
-from bulkinfer.job import JobSpec
+from bulkinfer.job import JobSpec, load_job
 from bulkinfer.records import ImageFile, JsonValue, Message, Origin, Request
 
 HUB = ModelIdentity("org/name", None, None)
@@ -31,6 +31,16 @@ def reversed_keys(value: JsonValue) -> JsonValue:
         case list():
             return [reversed_keys(child) for child in value]
     return value
+
+
+def test_the_fingerprint_of_a_job_over_batch_files_is_pinned(tmp_path: Path) -> None:
+    """What its requests may bring since is no reason to answer the others again."""
+    text = "name: a\ninput: {path: in.jsonl, format: openai}\nmodel: {path: org/name}\nsampling: {max_tokens: 8}\n"
+    (tmp_path / "job.yaml").write_text(f"{text}output: {{database: a.duckdb}}\n")
+    spec = load_job(tmp_path / "job.yaml").spec
+    assert spec.sampling.columns is not None
+    assert spec.sampling.columns.response_format == "response_format"
+    assert fingerprint_task(spec, HUB) == UUID("c997f9d9-b659-5d29-3251-45a6a99a86fc")
 
 
 def test_the_hash_of_a_document_is_pinned() -> None:

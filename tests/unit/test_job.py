@@ -139,6 +139,7 @@ def test_defaults(load: Load) -> None:
             "stop": None,
             "seed": None,
             "n": None,
+            "logit_bias": None,
             "logprobs": None,
             "columns": None,
         },

@@ -1,12 +1,13 @@
 """The job file's keys of the task `generate`: what goes together, and what rows may bring."""
 
+import json
 from typing import Any
 
 import pytest
 import yaml
 
 from bulkinfer.job import ClassifyTask, RowFault, RowSampling, SamplingSpec
-from bulkinfer.records import JsonValue
+from bulkinfer.records import FORM, JsonValue
 from tests.unit.test_job import MINIMAL, Load, line_of, load
 
 __all__ = ["load"]
@@ -120,9 +121,24 @@ def test_what_the_engine_is_told_leaves_the_columns_out(load: Load) -> None:
     assert sampling.columns.to_fields() == {"seed": "s", "top_p": "p"}
 
 
+SCHEMA: JsonValue = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}}
+FORM_FIELD = "response_format: the field response_format"
+BIAS_FIELD = (
+    "logit_bias: the field logit_bias: expected a mapping with numbers of tokens as keys, each with a number from -100 "
+    "to 100"
+)
+FORMS = "{type: text}, {type: json_object} or {type: json_schema, json_schema: {name, schema}}"
+TYPES = "array, boolean, integer, null, number, object, string"
+
+
+def schema_of(schema: JsonValue) -> JsonValue:
+    """What a row asks for that wants JSON of a schema."""
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
 PARAMETERS = (
     "temperature", "max_tokens", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "stop", "seed", "n", "logprobs",
+    "repetition_penalty", "stop", "seed", "n", "logprobs", "logit_bias", "response_format",
 )  # fmt: skip
 
 
@@ -162,6 +178,18 @@ def test_a_row_cannot_cut_a_label(row: dict[str, JsonValue], expected: str | Non
         # A column with nulls is one of floats in many a table.
         ({"max_tokens": 7.0, "seed": 3.0}, {"max_tokens": 7, "seed": 3}),
         ({"other": "x"}, {}),
+        ({"logit_bias": {"50256": -100, "7": 1.5}}, None),
+        ({"response_format": {"type": "text"}}, {}),
+        ({"response_format": '{"type": "json_object"}'}, {FORM: {"json": {"type": "object"}}}),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": SCHEMA, "strict": True},
+                }
+            },
+            {FORM: {"json": SCHEMA}},
+        ),
     ],
 )
 def test_what_rows_may_bring(row: dict[str, JsonValue], expected: dict[str, JsonValue] | None) -> None:
@@ -185,10 +213,40 @@ def test_what_rows_may_bring(row: dict[str, JsonValue], expected: dict[str, Json
         ({"seed": -1}, "seed: the field seed: expected at least 0"),
         ({"seed": 2**63}, "seed: the field seed: expected at most 9223372036854775807"),
         ({"logprobs": 21}, "logprobs: the field logprobs: expected at most 20"),
+        ({"logit_bias": {"x": 1}}, BIAS_FIELD),
+        ({"logit_bias": {"7": 101}}, "logit_bias: the field logit_bias: expected at most 100.0"),
+        ({"logit_bias": [7]}, BIAS_FIELD),
+        ({"response_format": "json"}, f"{FORM_FIELD}: expected a mapping, or one as JSON text"),
+        ({"response_format": {"type": "json"}}, f"{FORM_FIELD}: expected {FORMS}"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, f"{FORM_FIELD}: expected {FORMS}"),
+        ({"response_format": {"type": "json_schema"}}, f"{FORM_FIELD}: expected {FORMS}"),
+        (
+            {"response_format": schema_of({"type": "objekt"})},
+            f"{FORM_FIELD}: expected one of {TYPES}, or a list of them at json_schema.schema.type",
+        ),
+        (
+            {"response_format": schema_of({"properties": {"a": {"not": {}}}})},
+            f"{FORM_FIELD}: expected a schema without not at json_schema.schema.properties.a.not",
+        ),
     ],
 )
 def test_what_rows_may_not_bring(row: dict[str, JsonValue], expected: str) -> None:
     assert read(row) == RowFault(f"sampling.columns.{expected}")
+
+
+def test_a_form_that_many_rows_ask_for_is_the_same_and_keeps_the_order_of_its_keys() -> None:
+    sampling = SamplingSpec.model_validate({"max_tokens": 8, "columns": {"response_format": "form"}})
+    reader = RowSampling(sampling)
+    assert (reader.fields, reader.parameters) == (frozenset({"form"}), (FORM,))
+    turned: JsonValue = {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "integer"}}}
+    one, again, other = (reader.read({"form": schema_of(schema)}) for schema in (SCHEMA, SCHEMA, turned))
+    assert isinstance(one, dict)
+    assert isinstance(again, dict)
+    assert one[FORM] is again[FORM]
+    assert json.dumps(one) != json.dumps(other)
+    assert one == other
+    for number in range(600):
+        assert isinstance(reader.read({"form": schema_of({"const": number})}), dict)
 
 
 def test_several_answers_of_a_row_need_a_temperature() -> None:

@@ -93,7 +93,6 @@ def test_the_other_endpoints(tmp_path: Path) -> None:
         ({"model": "m"}, "body.messages: is missing"),
         ({**BODY, "tools": [{"type": "function"}]}, f"body.tools: not supported for {CHAT}"),
         ({**BODY, "stream": True}, f"body.stream: not supported for {CHAT}"),
-        ({**BODY, "response_format": {"type": "json_object"}}, f"body.response_format: not supported for {CHAT}"),
         ({**BODY, "temprature": 1}, f"body.temprature: not supported for {CHAT}"),
         ({**BODY, "prompt": "x"}, f"body.prompt: not supported for {CHAT}"),
         ({**BODY, "x" * 90: 1}, f"body.a key: not supported for {CHAT}"),
@@ -109,6 +108,29 @@ def test_the_other_endpoints(tmp_path: Path) -> None:
 )
 def test_what_would_not_be_honoured_is_a_failure_that_names_it(tmp_path: Path, body: Any, fault: str) -> None:  # noqa: ANN401 - anything that JSON has
     assert read_fields(tmp_path, body) == fault
+
+
+def test_the_form_of_an_answer_is_text_as_the_order_of_its_keys_counts(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "null"}}}
+    asked = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    body = {**BODY, "response_format": asked, "logit_bias": {"7": -100}, "tool_choice": "auto"}
+    fields = read_fields(tmp_path, body)
+    assert isinstance(fields, dict)
+    assert fields == {
+        "custom_id": "r1",
+        "messages": MESSAGES,
+        "response_format": json.dumps(asked, separators=(",", ":")),
+        "logit_bias": {"7": -100},
+    }
+    fault = "in.jsonl, line 1: body.response_format: this job does not take it from requests"
+    (row,) = read(tmp_path, request(body=body), fields=frozenset({"messages", "logit_bias", "seed"}))
+    assert isinstance(row, UnreadableRow)
+    assert row.reason == fault
+    (row,) = read(tmp_path, request(), fields=frozenset({"messages"}))
+    assert isinstance(row, Document), "a request that asks for none is one of any job"
+    completion = {"model": "m", "prompt": ["Once"], "response_format": {"type": "json_object"}}
+    fields = read_fields(tmp_path, completion, COMPLETIONS)
+    assert fields == {"custom_id": "r1", "prompt": "Once", "response_format": '{"type":"json_object"}'}
 
 
 def test_texts_in_lists_and_tokens_are_refused(tmp_path: Path) -> None:

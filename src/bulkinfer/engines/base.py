@@ -13,6 +13,7 @@ from bulkinfer.engines.images import load_images
 from bulkinfer.engines.reserve import Reserve
 from bulkinfer.engines.scoring import Scoring
 from bulkinfer.records import (
+    FORM,
     UNKNOWN_WORKLOAD,
     Completion,
     EngineEvent,
@@ -27,9 +28,6 @@ from bulkinfer.records import (
     Span,
     Workload,
 )
-
-FORM = "structured_outputs"
-"""The sampling parameter, by vLLM's name, that holds answers to a form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +109,17 @@ class EngineSpec:
 
     @property
     def holds_text(self) -> bool:
-        """Whether answers are drawn token by token and held to JSON or a pattern."""
-        return self.form is not None and "choice" not in self.form
+        """Whether answers, or some of them, are drawn token by token and held to JSON or a pattern."""
+        return (self.form is not None and "choice" not in self.form) or FORM in self.row_sampling
 
     @property
     def form(self) -> Mapping[str, JsonValue] | None:
         """What answers are held to while they are written: one of `choice`, `json`, `regex`, as vLLM names them."""
-        form = self.sampling.get(FORM)
+        return self.form_of({})
+
+    def form_of(self, sampling: Mapping[str, JsonValue]) -> Mapping[str, JsonValue] | None:
+        """The same for the answer to a request with these parameters of its own."""
+        form = sampling.get(FORM, self.sampling.get(FORM))
         return form if isinstance(form, Mapping) else None
 
     @property

@@ -1,10 +1,10 @@
 """What a job says to its engine."""
 
-from bulkinfer.engines.base import FORM, EngineSpec
+from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.scoring import Scoring
 from bulkinfer.job import ClassifyTask, EmbedTask, ExtractTask, Job, JobSpec, RowSampling
 from bulkinfer.priority import Priority
-from bulkinfer.records import JsonValue
+from bulkinfer.records import FORM, JsonValue
 
 LOW_PRIORITY = 10
 """Of a request of a run at low priority; lower is earlier, and 0 is the normal one."""

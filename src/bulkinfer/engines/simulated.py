@@ -124,12 +124,13 @@ class SimulatedEngine:
         document_hash = vary_hash(request.document_hash, answer)
         priority = request.priority if self._spec.is_by_priority else 0
         sequence = Sequence(request.document_hash, prompt_tokens, 1, fault=fault, priority=priority, answer=answer)
-        if self._spec.form is None or fault is FaultKind.EMPTY:
+        form = self._spec.form_of(request.sampling)
+        if form is None or fault is FaultKind.EMPTY:
             sequence.output_tokens = self._decide_output_tokens(document_hash, max_tokens, fault)
             is_longer = (self._arguments.output_tokens or 0) > max_tokens
             sequence.is_cut = not self._spec.is_pooling and (fault is FaultKind.TRUNCATE or is_longer)
         else:
-            sequence.draft = draft_answer(document_hash, self._spec.form, max_tokens, fault, self._spec.scoring)
+            sequence.draft = draft_answer(document_hash, form, max_tokens, fault, self._spec.scoring)
             sequence.output_tokens = sequence.draft.output_tokens
         return sequence
 

@@ -63,6 +63,7 @@ from bulkinfer.engines.vllm_sampling import SamplingChoices, build_params
 from bulkinfer.engines.vllm_watch import watch_engine_process
 from bulkinfer.errors import JobError
 from bulkinfer.records import (
+    FORM,
     UNKNOWN_WORKLOAD,
     Completion,
     EngineReady,
@@ -75,8 +76,6 @@ from bulkinfer.records import (
 )
 
 _WORKING_STEP_S = 0.005
-
-
 REQUEST_FAULTS = collect_request_faults(exceptions)
 _LOADING_FAULTS: tuple[type[Exception], ...] = (*REQUEST_FAULTS, RuntimeError, OSError, LookupError)
 POOLING_PARAMS: Any = PoolingParams
@@ -129,6 +128,7 @@ class VllmEngine:
         }
         self._load_adapters()
         self._added_at_s: dict[str, float] = {}
+        self._held: set[str] | None = None if spec.form else set()
         self._scorer = create_scorer(self._spec, self._engine, _PARAMS, self._render)
         num_gpus = config.parallel_config.world_size if current_platform.is_cuda() else 0
         self._gpu_memory = GpuMemory(pynvml, current_platform, num_gpus)
@@ -158,9 +158,7 @@ class VllmEngine:
         except REQUEST_FAULTS as error:
             return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
         rejection = reject_too_long(self._spec, request, len(prompt["prompt_token_ids"]))
-        if rejection is not None:
-            return rejection
-        return Prepared(request.document_hash, prompt, request.sampling, request.priority, request.adapter)
+        return rejection or Prepared(request.document_hash, prompt, request.sampling, request.priority, request.adapter)
 
     def count_tokens(self, request: EngineRequest) -> int | None:
         """As vLLM's renderer has them; None for a prompt that it refuses."""
@@ -187,6 +185,8 @@ class VllmEngine:
                 )
         except REQUEST_FAULTS as error:
             return Rejection(prepared.document_hash, FailureCode.ENGINE_REJECTED, describe_fault(error))
+        if self._held is not None and FORM in prepared.sampling:
+            self._held.add(request_id)
         self._added_at_s[request_id] = time.monotonic()
         self._counts.num_fed_steps = self._counts.num_steps
         return None
@@ -204,7 +204,7 @@ class VllmEngine:
             self._counts.num_steps += 1
         finished = [output for output in outputs if output.finished]
         is_watched = self._spec.holds_text and self._counts.num_steps % LOOK_FOR_SPINNING_EVERY == 0
-        spun = end_spinning(self._engine, self._added_at_s) if is_watched else []
+        spun = end_spinning(self._engine, self._added_at_s, self._held) if is_watched else []
         self._counts.note_step(
             num_recorded,
             len(finished),

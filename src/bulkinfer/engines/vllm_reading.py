@@ -125,15 +125,25 @@ def _read_logprob(token_id: int, by_token: Any) -> TokenLogprob:  # noqa: ANN401
     return TokenLogprob(drawn.decoded_token or "", drawn.logprob, alternatives)
 
 
-def end_spinning(engine: Any, added_at_s: dict[str, float]) -> list[Completion | Rejection]:  # noqa: ANN401
-    """End requests whose answers go on with nothing but white space; they leave `added_at_s`."""
+def end_spinning(
+    engine: Any,  # noqa: ANN401
+    added_at_s: dict[str, float],
+    held: set[str] | None,
+) -> list[Completion | Rejection]:
+    """End requests whose answers go on with nothing but white space; they leave `added_at_s`.
+
+    `held`: those that are held to a form of their own, of which what is not in `added_at_s` leaves; None: all are.
+    """
+    if held is not None:
+        held &= added_at_s.keys()
+    watched = added_at_s if held is None else held
     now_s = time.monotonic()
     states = getattr(engine.output_processor, "request_states", {}).values()
     # By request: one for several answers has as many states, and with one of them it is a failure.
     spinning = {
         state.external_req_id: state
         for state in states
-        if is_spinning(getattr(state.detokenizer, "output_text", "")) and state.external_req_id in added_at_s
+        if is_spinning(getattr(state.detokenizer, "output_text", "")) and state.external_req_id in watched
     }
     ended = [_read_spinning(state, now_s - added_at_s.pop(request_id)) for request_id, state in spinning.items()]
     engine.abort_request(list(spinning))

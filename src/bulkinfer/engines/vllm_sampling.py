@@ -5,8 +5,7 @@ from typing import Any
 
 import orjson
 
-from bulkinfer.engines.base import FORM
-from bulkinfer.records import JsonValue
+from bulkinfer.records import FORM, JsonValue
 
 _MAX_KEPT = 4096
 """Rows may have seeds of their own, as many as there are rows."""
@@ -36,12 +35,18 @@ class SamplingChoices:
 
 
 def build_params(make: Callable[..., Any], make_form: Callable[..., Any], sampling: Mapping[str, JsonValue]) -> Any:  # noqa: ANN401
-    """vLLM's parameters of these, with its own object for the form. Raises what vLLM raises for values it refuses."""
+    """vLLM's parameters of these, with its own object for the form, and tokens as numbers, which JSON's keys are not.
+
+    Raises what vLLM raises for values that it refuses.
+    """
     given: dict[str, Any] = dict(sampling)
     if (form := given.get(FORM)) is not None:
         given[FORM] = make_form(**form)
+    if (bias := given.get("logit_bias")) is not None:
+        given["logit_bias"] = {int(token): value for token, value in bias.items()}
     return make(**given)
 
 
 def _name(own: Mapping[str, JsonValue]) -> bytes:
-    return orjson.dumps(own, option=orjson.OPT_SORT_KEYS)
+    """Sorted above, and not below: the order of a schema's keys is that of an answer."""
+    return orjson.dumps(dict(sorted(own.items())))

@@ -113,6 +113,16 @@ def check_overlong(kind: str, prompt: PromptSpec, limits: LimitsSpec, sampling: 
         )
 
 
+def check_row_form(kind: str, sampling: SamplingSpec, limits: LimitsSpec) -> None:
+    """Raises PydanticCustomError for answers of a form of the row's own where the task has one, or joins answers."""
+    column = None if sampling.columns is None else sampling.columns.response_format
+    if column is None or (kind == "generate" and limits.overlong != "split"):
+        return
+    why = "limits.overlong split" if kind == "generate" else f"task.kind {kind}"
+    advice = "the answers to parts cannot be joined" if kind == "generate" else "the task says what form answers have"
+    raise wrong_value(f"no such key with {why}", advice, path=("sampling", "columns", "response_format"), found=column)
+
+
 def check_reasoning(kind: str, output: OutputSpec) -> None:
     """Raises PydanticCustomError for a parser of answers where none is written."""
     if not _WANTS[kind].is_drawn and output.reasoning is not None:

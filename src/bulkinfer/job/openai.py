@@ -22,7 +22,8 @@ def fill_in_openai(values: dict[str, Plain]) -> dict[str, Plain]:
     if not isinstance(section, dict) or section.get("format") != "openai":
         return values
     task = values.get("task")
-    is_embedding = isinstance(task, dict) and task.get("kind") == "embed"
+    kind = task.get("kind", "generate") if isinstance(task, dict) else "generate"
+    is_embedding = kind == "embed"
     url = section.get("openai_url") or (_EMBEDDINGS if is_embedding else _CHAT)
     prompt = _PROMPTS.get(url) if isinstance(url, str) else None
     if prompt is None:  # the check of the section tells it
@@ -31,5 +32,8 @@ def fill_in_openai(values: dict[str, Plain]) -> dict[str, Plain]:
     filled.setdefault("prompt", prompt)
     sampling = values.get("sampling")
     if not is_embedding and isinstance(sampling, dict) and sampling.get("columns") is None:
-        filled["sampling"] = {**sampling, "columns": {name: name for name in SamplingColumns.model_fields}}
+        # A task that says what form answers have lets no request choose another.
+        left_out = frozenset[str]() if kind == "generate" else frozenset({"response_format"})
+        columns: dict[str, Plain] = {name: name for name in SamplingColumns.model_fields if name not in left_out}
+        filled["sampling"] = {**sampling, "columns": columns}
     return filled

@@ -9,10 +9,12 @@ from pydantic import TypeAdapter, ValidationError
 from bulkinfer.constraints import most_tokens
 from bulkinfer.job.classify_spec import ClassifyTask
 from bulkinfer.job.explain import tell_expected
+from bulkinfer.job.response_format import FormFault, FormReader
 from bulkinfer.job.sampling_spec import GREEDY, SamplingSpec
 from bulkinfer.job.task_spec import TaskSpec
-from bulkinfer.records import JsonValue
+from bulkinfer.records import FORM, JsonValue
 
+_FORM_COLUMN = "response_format"
 _WHOLE = frozenset({"max_tokens", "top_k", "seed", "n", "logprobs"})
 
 
@@ -32,17 +34,19 @@ class RowSampling:
         self._least_tokens = most_tokens(self._choices) if self._choices else 1
         self._fields = {} if sampling.columns is None else sampling.columns.to_fields()
         self._of_job = sampling.to_engine()
+        self._form_field = self._fields.pop(_FORM_COLUMN, None)
+        self._forms = FormReader()
         self._checks = {name: _create_check(name) for name in self._fields}
 
     @property
     def fields(self) -> frozenset[str]:
         """The fields of a document that it reads."""
-        return frozenset(self._fields.values())
+        return frozenset((*self._fields.values(), *([] if self._form_field is None else [self._form_field])))
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """What documents may bring, by vLLM's names."""
-        return tuple(sorted(self._fields))
+        return tuple(sorted((*self._fields, *([] if self._form_field is None else [FORM]))))
 
     def read(self, fields: Mapping[str, JsonValue]) -> dict[str, JsonValue] | RowFault:
         """The parameters of one document, those that are neither absent nor null, by vLLM's names."""
@@ -57,6 +61,12 @@ class RowSampling:
                 expected = tell_expected(error.errors(include_url=False)[0])
                 return self._refuse(name, expected)
             found[name] = list(checked) if isinstance(checked, tuple) else checked
+        if self._form_field is not None and (value := fields.get(self._form_field)) is not None:
+            form = self._forms.read(value)
+            if isinstance(form, FormFault):
+                return _refuse(_FORM_COLUMN, self._form_field, form.expected)
+            if form is not None:
+                found[FORM] = form
         return self._check_label(found) or self._check_answers(found)
 
     def _check_label(self, found: Mapping[str, JsonValue]) -> RowFault | None:
@@ -70,7 +80,7 @@ class RowSampling:
         return None
 
     def _refuse(self, name: str, expected: str) -> RowFault:
-        return RowFault(f"sampling.columns.{name}: the field {self._fields[name]}: expected {expected}")
+        return _refuse(name, self._fields[name], expected)
 
     def _check_answers(self, found: dict[str, JsonValue]) -> dict[str, JsonValue] | RowFault:
         drawn = {"n": 1, **self._of_job, **found}
@@ -80,6 +90,10 @@ class RowSampling:
         if num_answers > 1 and temperature < GREEDY:
             return RowFault(f"sampling: expected a temperature above 0 for n {num_answers}: all answers would be equal")
         return found
+
+
+def _refuse(column: str, field: str, expected: str) -> RowFault:
+    return RowFault(f"sampling.columns.{column}: the field {field}: expected {expected}")
 
 
 def _create_check(name: str) -> TypeAdapter[Any]:

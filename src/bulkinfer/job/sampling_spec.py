@@ -1,8 +1,9 @@
 """The section `sampling`: how an answer is drawn."""
 
+import re
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, JsonValue, Strict
+from pydantic import BeforeValidator, Field, JsonValue, Strict, WithJsonSchema
 
 from bulkinfer.job.section import ColumnName, Section, Text, as_sequence, one_or_many, wrong_value
 
@@ -14,6 +15,32 @@ GREEDY = 1e-5
 
 Stops = Annotated[
     tuple[Text, ...], Strict(strict=False), BeforeValidator(as_sequence), Field(min_length=1, max_length=64)
+]
+
+
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
+
+
+def _as_token_ids(value: object) -> object:
+    """Numbers of tokens are texts in JSON, and may be numbers in YAML."""
+    if not isinstance(value, dict) or not all(_TOKEN_ID.fullmatch(str(key)) for key in value):
+        raise wrong_value("a mapping with numbers of tokens as keys, each with a number from -100 to 100")
+    return {str(key): bias for key, bias in value.items()}
+
+
+LogitBias = Annotated[
+    dict[str, Annotated[float, Field(ge=-100, le=100)]],
+    BeforeValidator(_as_token_ids),
+    Field(min_length=1, max_length=1000),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": "^[0-9]{1,9}$"},
+            "additionalProperties": {"type": "number", "minimum": -100, "maximum": 100},
+            "minProperties": 1,
+            "maxProperties": 1000,
+        }
+    ),
 ]
 
 
@@ -32,6 +59,12 @@ class SamplingColumns(Section):
     seed: ColumnName | None = Field(default=None, description="The row's seed.", examples=["seed"])
     n: ColumnName | None = Field(default=None, description="The row's n.")
     logprobs: ColumnName | None = Field(default=None, description="The row's logprobs.")
+    logit_bias: ColumnName | None = Field(default=None, description="The row's logit_bias.")
+    response_format: ColumnName | None = Field(
+        default=None,
+        description="The form of the row's answer, as OpenAI's API has it, as a mapping or JSON text: "
+        "{type: json_object}, or {type: json_schema, json_schema: {name, schema}}. Only with task.kind generate.",
+    )
 
     def to_fields(self) -> dict[str, str]:
         """By parameter, the field that holds it: those that the job gives."""
@@ -83,6 +116,12 @@ class SamplingSpec(Section):
         description="Keep in `details` the log probability of each token of the answer, and the others among so many "
         "of the likeliest tokens in its place.",
         examples=[0, 5],
+    )
+    logit_bias: LogitBias | None = Field(
+        default=None,
+        description="By the number of a token in the model's vocabulary, what is added to its logarithm before "
+        "drawing; -100 bans it.",
+        examples=[{"1639": -100}],
     )
     columns: SamplingColumns | None = Field(
         default=None,

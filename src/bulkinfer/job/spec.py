@@ -20,6 +20,7 @@ from bulkinfer.job.fitting import (
     check_prior,
     check_prompt,
     check_reasoning,
+    check_row_form,
     check_sampling,
 )
 from bulkinfer.job.input_spec import InputSpec
@@ -78,6 +79,7 @@ class JobSpec(Section):
         check_reasoning(self.task.kind, self.output)
         check_answers(self.sampling)
         check_overlong(self.task.kind, self.prompt, self.limits, self.sampling)
+        check_row_form(self.task.kind, self.sampling, self.limits)
         match self.task:
             case ClassifyTask():
                 check_classify(self.task, self.sampling, self.output)

@@ -28,6 +28,7 @@ from bulkinfer.records.images import (
 )
 from bulkinfer.records.outcomes import Failure, FailureCode, Only, Outcome, PartAnswer, Result
 from bulkinfer.records.requests import (
+    FORM,
     Aborted,
     Completion,
     FinishReason,
@@ -42,6 +43,7 @@ from bulkinfer.records.requests import (
 from bulkinfer.records.runs import Commit, Latency, Percentiles, RunStatus
 
 __all__ = [
+    "FORM",
     "NUM_LONGEST",
     "PLAIN_CSV",
     "UNKNOWN_WORKLOAD",

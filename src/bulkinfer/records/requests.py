@@ -8,6 +8,9 @@ from bulkinfer.records.documents import JsonValue, Origin
 from bulkinfer.records.images import ImageFile
 from bulkinfer.records.outcomes import FailureCode
 
+FORM = "structured_outputs"
+"""The sampling parameter, by vLLM's name, that holds answers to a form."""
+
 
 class FinishReason(StrEnum):
     """Why the engine stopped, in vLLM's words, but for the last."""

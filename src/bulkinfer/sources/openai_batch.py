@@ -8,6 +8,7 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from bulkinfer.constraints import write_json
 from bulkinfer.fingerprint import write_canonical
 from bulkinfer.records import Document, JsonValue, OpenAiFile, Origin, SourceFile, UnreadableRow
 from bulkinfer.sources.base import name_origin
@@ -19,10 +20,12 @@ _TEXT_FIELDS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 _SAME = frozenset(
     {
         "temperature", "top_p", "n", "stop", "seed", "presence_penalty", "frequency_penalty",
-        "top_k", "min_p", "repetition_penalty",
+        "top_k", "min_p", "repetition_penalty", "logit_bias", "response_format",
     }
 )  # fmt: skip
-"""Parameters that vLLM has by the same names; the last three are vLLM's own."""
+"""Parameters that documents may have by the same names; three are vLLM's own."""
+_OF_THE_JOB = ("logit_bias", "response_format")
+"""Those that not every job takes from its documents."""
 _ABOUT = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 """What changes no answer."""
 _MEANINGLESS: Mapping[str, tuple[JsonValue, ...]] = {
@@ -33,7 +36,7 @@ _MEANINGLESS: Mapping[str, tuple[JsonValue, ...]] = {
     "suffix": ("",),
     "logit_bias": ({},),
     "tools": ([],),
-    "tool_choice": ("none",),
+    "tool_choice": ("none", "auto"),  # means nothing without tools
     "parallel_tool_calls": (True, False),
     "functions": ([],),
     "modalities": (["text"],),
@@ -94,8 +97,16 @@ class OpenAiSource:
         origin = name_origin(self._file.name, line.origin.row, custom_id if isinstance(custom_id, str) else None)
         if isinstance(found, str):
             return _unreadable(line, origin, found)
+        if (refused := self._find_refused(found)) is not None:
+            return _unreadable(line, origin, f"body.{refused}: this job does not take it from requests")
         needed = found if self._fields is None else {name: found[name] for name in self._fields if name in found}
         return replace(line, origin=origin, fields=needed)
+
+    def _find_refused(self, found: Mapping[str, JsonValue]) -> str | None:
+        """What the job's own task, or `sampling.columns`, leaves no room for."""
+        if self._fields is None or _TEXT_FIELDS[self._about.url] not in self._fields:
+            return None
+        return next((name for name in _OF_THE_JOB if name in found and name not in self._fields), None)
 
     def _parse(
         self, request: Mapping[str, JsonValue], number: int, seen: dict[bytes, int]
@@ -140,6 +151,8 @@ class OpenAiSource:
                 fields[name] = value
             elif name not in _READ_APART or not allowed & _READ_APART[name]:
                 return f"body.{_shorten(name)}: not supported for {self._about.url}"
+        if isinstance(form := fields.get("response_format"), Mapping):
+            fields["response_format"] = write_json(form)  # as text: the order of a schema's keys counts
         for read in (_read_text, _read_max_tokens, _read_logprobs):
             if (fault := read(body, self._about.url, fields)) is not None:
                 return fault
