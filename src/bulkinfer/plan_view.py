@@ -43,6 +43,8 @@ def _describe_failures(found: Mapping[str, Any]) -> Iterator[Line]:
         yield "unreadable", f"{unreadable['rows']:,} rows, the first: {', '.join(unreadable['first'])}"
         for reason, num_rows in unreadable["by_reason"].items():
             yield "", f"{num_rows:,} {reason}"
+        if unreadable["hint"]:
+            yield "hint", unreadable["hint"]
     if found["overlong"]["cut"]:
         about = "" if found["overlong"]["is_exact"] else "about "
         yield "too long", "{}{cut:,}, cut by limits.overlong: {policy}".format(about, **found["overlong"])

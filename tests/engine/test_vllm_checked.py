@@ -149,7 +149,8 @@ def test_lines_of_a_batch_file_get_answers_of_their_own_forms(tmp_path: Path) ->
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
         assert done.returncode == 0, done.stderr[-2000:]
     with Reader.open(tmp_path / "out.duckdb") as reader:
-        failed = dict(reader.query("select document_id, code from open_failures").rows)
+        rows = reader.query("select document_id, code from open_failures").rows
+        failed = {str(name): code for name, code in rows}
     assert failed.pop("impossible") == failed.pop("no such token") == "engine_rejected"
     assert failed.keys() <= {"object", "text", "banned"}, "a small model may never end"
     answered = [json.loads(line) for line in (tmp_path / "out.openai.jsonl").read_text().splitlines()]

@@ -7,10 +7,15 @@ import pytest
 import yaml
 
 from bulkinfer.errors import JobError
+from bulkinfer.export import ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
+from bulkinfer.runner import forecast_run, plan_run
+from bulkinfer.store import open_reader
 from tests.conftest import JobFolder
 from tests.integration.test_formats import check_again, documents_of, select
-from tests.unit.test_sources_openai import COMPLETIONS, EMBEDDINGS, request
+from tests.unit.test_sources_openai import CHAT, COMPLETIONS, EMBEDDINGS, request
+
+OWN_JOB = "give it a job of its own, with input.openai_url"
 
 
 def write(folder: JobFolder, *requests: dict[str, Any], **sections: Any) -> None:  # noqa: ANN401 - sections of a job
@@ -65,6 +70,60 @@ def test_embeddings(folder: JobFolder) -> None:
     assert select(folder, "select document_id, len(vector) > 0 from answers") == [("a", True)]
 
 
+def test_the_second_of_two_files_with_one_custom_id_fails(folder: JobFolder) -> None:
+    section = {"path": ["in.jsonl", "more.jsonl"], "format": "openai"}
+    write(folder, request("a", body("one")), request("b", body("two")), input=section)
+    other = [request("c", body("three")), request("a", body("four"))]
+    (folder.path / "more.jsonl").write_text("\n".join(map(json.dumps, other)), encoding="utf-8")
+    documents_of(folder.run_as_written())
+    assert select(folder, "select source, row, message from open_failures") == [
+        ("more.jsonl", 2, "more.jsonl, line 2: custom_id: the same as in in.jsonl, line 1")
+    ]
+    assert export_job_lines(folder) == (["a", "b", "c"], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        (
+            {"url": EMBEDDINGS},
+            f"url: {EMBEDDINGS} is another endpoint than the job's, {CHAT}; {OWN_JOB}: {EMBEDDINGS}",
+        ),
+        ({"body": body("x", tools=[{}])}, "body.tools: not supported for /v1/chat/completions"),
+        ({"body": body("x", stream=True)}, "body.stream: not supported for /v1/chat/completions"),
+        (
+            {"body": {**body("x"), "model": "gpt-4o"}},
+            "body.model: expected the job's model (model), found gpt-4o; input.openai_model may name it",
+        ),
+    ],
+)
+def test_a_plan_tells_what_is_wrong_with_the_whole_file(folder: JobFolder, wrong: dict[str, Any], hint: str) -> None:
+    write(folder, *(request(str(number), **{"body": body("x"), **wrong}) for number in range(3)))
+    plan = plan_run(load_job(folder.job_path))
+    found = forecast_run(plan, lambda _: None)["unreadable"]
+    assert isinstance(found, dict)
+    assert found["hint"] == f"no row of the input can be asked, most of them for one reason: {hint}"
+    folder.input.write_text(json.dumps(request("one", body("x"))) + "\n" + folder.input.read_text())
+    found = forecast_run(plan_run(load_job(folder.job_path)), lambda _: None)["unreadable"]
+    assert isinstance(found, dict)
+    assert found["hint"] is None
+
+
+def pairs_of(folder: JobFolder, sql: str) -> dict[str, Any]:
+    """Two columns, as a mapping."""
+    return {str(name): value for name, value in select(folder, sql)}
+
+
+def export_job_lines(folder: JobFolder) -> tuple[list[str], list[str]]:
+    """The names of answered requests, and of those in the error file."""
+    job = load_job(folder.job_path)
+    with open_reader(job.database_path) as reader:
+        export_job(reader, job, parse_target(folder.path / "out.openai.jsonl"), ExportOptions())
+    names = ("out.openai.jsonl", "out_errors.openai.jsonl")
+    answered, failed = ((folder.path / name).read_text().splitlines() for name in names)
+    return [json.loads(line)["custom_id"] for line in answered], [json.loads(line)["custom_id"] for line in failed]
+
+
 def form(schema: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
 
@@ -97,13 +156,13 @@ def test_each_request_gets_an_answer_of_the_form_that_it_asks_for(folder: JobFol
     )
     documents = documents_of(folder.run_as_written())
     assert documents["failed_by_code"] == {"invalid_field": 2, "invalid_output": 2}
-    values = dict(select(folder, "select document_id, value::varchar from answers"))
+    values = pairs_of(folder, "select document_id, value::varchar from answers")
     assert values.pop("text") is values.pop("bias") is None
     assert values["object"] == "{}"
     products = [json.loads(values["product"]), *json.loads(values["several"])]
     assert len(products) == 3
     assert all(list(product) == ["product", "days"] for product in products)
-    failures = dict(select(folder, "select document_id, message from open_failures"))
+    failures = pairs_of(folder, "select document_id, message from open_failures")
     assert failures["broken"].startswith("the answer is not JSON")
     assert failures["other"] == "the answer does not fit its response_format: $ breaks the rule type"
     assert failures["endless"].startswith("sampling.columns.response_format: the field response_format: expected ")
@@ -121,8 +180,8 @@ def test_an_answer_that_does_not_fit_its_own_form_is_repaired_by_it(folder: JobF
         engine={"kind": "simulated", "simulated": {**folder.spec["engine"]["simulated"], "faults": [once]}},
     )
     assert documents_of(folder.run_as_written())["succeeded"] == 1
-    ((details,),) = select(folder, "select details from answers")
-    assert [one["message"] for one in json.loads(details)["repairs"]] == [
+    details = pairs_of(folder, "select document_id, details from answers")
+    assert [one["message"] for one in json.loads(details["other"])["repairs"]] == [
         "the answer does not fit its response_format: $ breaks the rule type"
     ]
 

@@ -12,7 +12,8 @@ FOUND: dict[str, Any] = {
     "database": "/data/out.duckdb",
     "documents": {"read": 10_000_000, "distinct": 9_000_000, "to_do": 8_500_000, "answered": 499_000,
                   "failed_before": 1_000, "to_ask": 8_400_000},
-    "unreadable": {"rows": 12, "first": ["a.jsonl:7", "a.jsonl:9"], "by_reason": {"broken JSON at column …": 12}},
+    "unreadable": {"rows": 12, "first": ["a.jsonl:7", "a.jsonl:9"], "by_reason": {"broken JSON at column …": 12},
+                   "hint": None},
     "expected_failures": {
         "missing_field": {"documents": 900, "is_exact": False},
         "unreadable_row": {"documents": 12, "is_exact": True},
@@ -114,3 +115,8 @@ def test_what_is_cut_has_a_line() -> None:
     assert "too long    about 1,234, cut by limits.overlong: truncate_tail" in lines_of(FOUND | {"overlong": cut})
     exact = cut | {"is_exact": True}
     assert "too long    1,234, cut by limits.overlong: truncate_tail" in lines_of(FOUND | {"overlong": exact})
+
+
+def test_what_is_wrong_with_all_of_the_input_is_said_last() -> None:
+    lines = lines_of({**FOUND, "unreadable": {**FOUND["unreadable"], "hint": "no row can be asked"}})
+    assert lines[lines.index("            12 broken JSON at column …") + 1] == "hint        no row can be asked"

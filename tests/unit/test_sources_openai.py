@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bulkinfer.records import Document, FormatKind, JsonValue, OpenAiFile, Origin, UnreadableRow
+from bulkinfer.records import Document, FormatKind, JsonValue, OpenAiFile, Origin, SourceFile, UnreadableRow
 from bulkinfer.sources import find_source_files, open_source
+from bulkinfer.sources.custom_ids import share_custom_ids
 from bulkinfer.sources.formats import FormatChoice
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -88,8 +89,12 @@ def test_the_other_endpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        ({**BODY, "model": "other"}, "body.model: expected the job's model (m, alias), or set input.openai_model"),
-        ({"messages": MESSAGES}, "body.model: expected the job's model (m, alias), or set input.openai_model"),
+        (
+            {**BODY, "model": "gpt-4o-mini"},
+            "body.model: expected the job's model (m, alias), found gpt-4o-mini; input.openai_model may name it",
+        ),
+        ({**BODY, "model": "a text, and no name"}, "body.model: expected the job's model (m, alias)"),
+        ({"messages": MESSAGES}, "body.model: expected the job's model (m, alias)"),
         ({"model": "m"}, "body.messages: is missing"),
         ({**BODY, "tools": [{"type": "function"}]}, f"body.tools: not supported for {CHAT}"),
         ({**BODY, "stream": True}, f"body.stream: not supported for {CHAT}"),
@@ -162,7 +167,8 @@ def test_wrong_lines_are_failures_and_those_around_them_are_read(tmp_path: Path)
     ]
     faults = {row.origin.row: row.reason.partition(": ")[2] for row in rows if isinstance(row, UnreadableRow)}
     assert faults == {
-        2: f"url: {EMBEDDINGS} is another endpoint than the job's, {CHAT}; give it a job of its own",
+        2: f"url: {EMBEDDINGS} is another endpoint than the job's, {CHAT}; give it a job of its own, with "
+        f"input.openai_url: {EMBEDDINGS}",
         3: f"url: expected {CHAT}",
         4: "method: expected POST",
         5: "custom_id: the same as in line 1",
@@ -180,3 +186,24 @@ def test_a_doubled_custom_id_fails_also_where_its_line_is_read_alone(tmp_path: P
     assert isinstance(row, UnreadableRow)
     assert row.reason.endswith("the same as in line 1")
     assert read(tmp_path, request("a"), wanted=[]) == []
+
+
+def test_a_custom_id_of_another_file_is_taken_also_where_that_file_is_not_read(tmp_path: Path) -> None:
+    for name, ids in (("a", "xy"), ("b", "yz"), ("c", "zw")):
+        lines = [json.dumps(request(custom_id)) for custom_id in ids]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    choice = FormatChoice(FormatKind.OPENAI, openai=OpenAiFile(CHAT, ("m",)))
+
+    def read_one(number: int, files: list[SourceFile]) -> list[str]:
+        rows = open_source(files[number], None, "custom_id").iter_rows()
+        return [row.reason if isinstance(row, UnreadableRow) else row.origin.document_id for row in rows]
+
+    def find() -> list[SourceFile]:
+        return share_custom_ids(find_source_files(["[abc].jsonl"], tmp_path, choice))
+
+    second = ["b.jsonl, line 1: custom_id: the same as in a.jsonl, line 2", "z"]
+    third = ["c.jsonl, line 1: custom_id: the same as in b.jsonl, line 2", "w"]
+    files = find()
+    assert [read_one(number, files) for number in (0, 1, 2, 1)] == [["x", "y"], second, third, second]
+    assert read_one(2, find()) == third
+    assert read_one(1, find()) == second

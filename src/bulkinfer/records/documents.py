@@ -70,6 +70,8 @@ class SourceFile:
     """Of a file elsewhere, which has no path; its `inode` is made of what tells its content from another."""
     keeper: object | None = field(default=None, compare=False, repr=False)
     """Of a file that this process has written for itself: as long as somebody has it, the path leads there."""
+    custom_ids: object | None = field(default=None, compare=False, repr=False)
+    """Of a batch file among several: the names that their requests have, which all of them share."""
     selection: Selection | None = None
     """None: all rows."""
     layout: str = ""

@@ -220,6 +220,7 @@ def _describe(
             "documents": unreadable.num_distinct,
             "by_reason": survey.unreadable,
             "first": list(survey.first_unreadable),
+            "hint": _hint(counts, unreadable, survey),
         },
         "expected_failures": {
             code.value: {"documents": round(count), "is_exact": is_exact}
@@ -242,6 +243,14 @@ def _describe(
         "sample": {"documents": prompts.num_sampled, "is_complete": prompts.is_complete},
         "time": _describe_time(estimate),
     }
+
+
+def _hint(counts: KindCount, unreadable: KindCount, survey: Survey) -> str | None:
+    """What is wrong with the whole input, rather than with some rows of it."""
+    reason = next(iter(survey.unreadable), None)
+    if reason is None or unreadable.num_rows < counts.num_rows or survey.unreadable[reason] < counts.num_rows / 2:
+        return None
+    return f"no row of the input can be asked, most of them for one reason: {reason}"
 
 
 def _add_up(counts: Iterable[KindCount]) -> KindCount:

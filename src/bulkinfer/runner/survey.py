@@ -28,9 +28,12 @@ MAX_SAMPLE_BYTES = 32 * 1024 * 1024
 """Of text in each of the two samples: bounds memory, and the seconds that tokenizing takes."""
 NUM_SHOWN = 5
 """Unreadable rows that are named."""
+MAX_FAULTS = 100
+"""Kinds of faults that are told apart: those of hostile rows may all be different."""
 _BLOCK_ROWS = 16_384
 _TELL_EVERY_S = 0.25
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = re.compile(r"(?<![\w./-])\d+(?:,\d+)*\b")
+"""Those that stand by themselves, not in names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,9 @@ class _Reading:
 
     def _note_unreadable(self, row: UnreadableRow) -> None:
         self.kinds.append(RowKind.UNREADABLE)
-        self.unreadable[_name_fault(row)] += 1
+        fault = _name_fault(row)
+        is_known = fault in self.unreadable or len(self.unreadable) < MAX_FAULTS
+        self.unreadable[fault if is_known else "for other reasons"] += 1
         if len(self.first_unreadable) < NUM_SHOWN:
             self.first_unreadable.append(row.origin.document_id)
 

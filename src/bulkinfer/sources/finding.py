@@ -5,6 +5,7 @@ from pathlib import Path, PurePosixPath
 from bulkinfer.job import Job
 from bulkinfer.records import CsvDialect, FormatKind, OpenAiFile, SourceFile
 from bulkinfer.sources.choosing import choose_rows
+from bulkinfer.sources.custom_ids import share_custom_ids
 from bulkinfer.sources.files import find_source_files
 from bulkinfer.sources.files import takes_in as patterns_take_in
 from bulkinfer.sources.formats import FormatChoice
@@ -24,7 +25,8 @@ _KINDS = {
 
 def find_named_files(job: Job) -> list[SourceFile]:
     """All files that a job names, whatever of them is chosen. Raises InputError as `find_source_files` does."""
-    return find_source_files(job.input_patterns, job.folder, _read_choice(job))
+    files = find_source_files(job.input_patterns, job.folder, _read_choice(job))
+    return share_custom_ids(files) if job.spec.input.format == "openai" else files
 
 
 def takes_in(job: Job, path: Path) -> bool:

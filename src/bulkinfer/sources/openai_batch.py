@@ -5,6 +5,7 @@ names). What a request asks for and would not get makes its row unreadable, nami
 """
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from bulkinfer.constraints import write_json
 from bulkinfer.fingerprint import write_canonical
 from bulkinfer.records import Document, JsonValue, OpenAiFile, Origin, SourceFile, UnreadableRow
 from bulkinfer.sources.base import name_origin
+from bulkinfer.sources.custom_ids import CustomIds
 from bulkinfer.sources.jsonl import JsonlSource
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
@@ -51,11 +53,11 @@ _FIELDS = {
 }
 
 
-class OpenAiSource:
-    """A batch file for one endpoint. Rows are numbered by line; each is named by its `custom_id`.
+_MODEL_NAME = re.compile(r"[\w.:/@-]{1,100}", re.ASCII)
 
-    Memory grows with the number of requests by a hash of each `custom_id`: the second of two equal ones fails.
-    """
+
+class OpenAiSource:
+    """A batch file for one endpoint. Rows are numbered by line; each is named by its `custom_id`."""
 
     def __init__(self, file: SourceFile, fields: frozenset[str] | None) -> None:
         assert file.format.openai is not None
@@ -69,10 +71,11 @@ class OpenAiSource:
 
         All lines are read: a later one may have the name of an earlier one.
         """
-        seen: dict[bytes, int] = {}
+        names = CustomIds.of(self._file)
+        names.begin()
         target = None if wanted is None else next(wanted, None)
         for line in self._lines.iter_rows():
-            row = self._read(line, seen)
+            row = self._read(line, names)
             number = row.origin.row
             while wanted is not None and target is not None and target < number:
                 target = next(wanted, None)
@@ -80,6 +83,7 @@ class OpenAiSource:
                 return
             if wanted is None or target == number:
                 yield row
+        names.end()
 
     def bytes_read(self) -> int:
         """See `Source`."""
@@ -89,10 +93,10 @@ class OpenAiSource:
         """Those that requests for the endpoint may have; see `Source`."""
         return _FIELDS[self._about.url] | {"custom_id"}
 
-    def _read(self, line: Document | UnreadableRow, seen: dict[bytes, int]) -> Document | UnreadableRow:
+    def _read(self, line: Document | UnreadableRow, names: CustomIds) -> Document | UnreadableRow:
         if isinstance(line, UnreadableRow):
             return line
-        found = self._parse(line.fields, line.origin.row, seen)
+        found = self._parse(line.fields, line.origin.row, names)
         custom_id = line.fields.get("custom_id")
         origin = name_origin(self._file.name, line.origin.row, custom_id if isinstance(custom_id, str) else None)
         if isinstance(found, str):
@@ -108,16 +112,13 @@ class OpenAiSource:
             return None
         return next((name for name in _OF_THE_JOB if name in found and name not in self._fields), None)
 
-    def _parse(
-        self, request: Mapping[str, JsonValue], number: int, seen: dict[bytes, int]
-    ) -> dict[str, JsonValue] | str:
+    def _parse(self, request: Mapping[str, JsonValue], number: int, names: CustomIds) -> dict[str, JsonValue] | str:
         """The fields of a request, or what is wrong with it."""
         custom_id = request.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
             return "custom_id: expected text that is not empty"
-        first = seen.setdefault(hashlib.sha256(custom_id.encode("utf-8", "surrogatepass")).digest()[:16], number)
-        if first != number:
-            return f"custom_id: the same as in line {first}"
+        if (other := names.find_other(custom_id, number)) is not None:
+            return f"custom_id: the same as in {other}"
         if (fault := self._find_wrong_head(request)) is not None:
             return fault
         body = request.get("body")
@@ -136,12 +137,16 @@ class OpenAiSource:
         if url == self._about.url:
             return None
         if url in _ENDPOINTS:
-            return f"url: {url} is another endpoint than the job's, {self._about.url}; give it a job of its own"
+            advice = f"give it a job of its own, with input.openai_url: {url}"
+            return f"url: {url} is another endpoint than the job's, {self._about.url}; {advice}"
         return f"url: expected {self._about.url}"
 
     def _parse_body(self, body: Mapping[str, JsonValue]) -> dict[str, JsonValue] | str:
-        if body.get("model") not in self._about.models:
-            return f"body.model: expected the job's model ({', '.join(self._about.models)}), or set input.openai_model"
+        model = body.get("model")
+        if model not in self._about.models:
+            is_name = isinstance(model, str) and _MODEL_NAME.fullmatch(model)
+            found = f", found {model}; input.openai_model may name it" if is_name else ""
+            return f"body.model: expected the job's model ({', '.join(self._about.models)}){found}"
         allowed = _FIELDS[self._about.url]
         fields: dict[str, JsonValue] = {}
         for name, value in body.items():
