@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,12 @@ from bulkinfer.records import (
     EngineEvent,
     EngineStats,
     FailureCode,
+    ImageFile,
     JsonValue,
     Message,
     Rejection,
+    Request,
+    write_image_key,
 )
 from tests.engine_support import (
     FREE,
@@ -536,3 +540,62 @@ def test_a_file_in_the_working_directory_does_not_hide_a_module(
     engine = create_child()
     start_and_wait(engine)
     engine.close()
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
+
+
+def make_request_with_image(name: str, path: Path, content: bytes = PNG) -> Request:
+    file = ImageFile(write_image_key(sha256(content).digest()), str(path), len(content))
+    asked = make_request(name)
+    (message,) = asked.messages
+    return replace(
+        asked,
+        messages=(replace(message, images=(file.key, file.key)),),
+        image_files={file.key: file},
+        num_image_chars=2 * file.num_chars,
+    )
+
+
+@pytest.mark.parametrize("in_child", [True, False])
+def test_images_are_read_on_the_way_and_one_that_changed_fails_alone(in_child: bool, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(PNG)
+    engine = create_engine(replace(simulated_spec(max_context_tokens=2048, in_child=in_child), has_images=True))
+    try:
+        start_and_wait(engine)
+        asked = [make_request_with_image(f"{number}", path) for number in range(20)]
+        engine.submit([*asked, make_request_with_image("changed", path, PNG[:-1] + b"x")])
+        engine.submit([make_request("without")])
+        by_hash = {outcome.document_hash: outcome for outcome in collect_outcomes(engine, 22)}
+        for request in asked:
+            outcome = by_hash[request.document_hash]
+            assert isinstance(outcome, Completion)
+            assert outcome.prompt_tokens >= 512, "the engine was given both images"
+        changed = by_hash[make_request("changed").document_hash]
+        assert isinstance(changed, Rejection)
+        assert changed.code is FailureCode.INVALID_FIELD
+        assert changed.message.endswith("image 1: the file changed while the run was using it; run again")
+        assert isinstance(by_hash[make_request("without").document_hash], Completion)
+    finally:
+        engine.close()
+
+
+def test_a_child_that_dies_while_it_is_sent_images_is_a_death(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(PNG)
+    spec = replace(simulated_spec(), arguments=FREE | {"in_child": True}, has_images=True)
+    engine = ChildEngine(spec, start_timeout_s=30, silence_timeout_s=30)
+    try:
+        start_and_wait(engine)
+        os.kill(get_pid(engine), signal.SIGKILL)
+        engine.submit([make_request_with_image("a", path)])
+        assert isinstance(poll_until_error(engine, 30), EngineDied)
+        with pytest.raises(EngineDied, match="the engine is not running"):
+            engine.submit([make_request_with_image("b", path)])
+        start_and_wait(engine)
+        engine.submit([make_request_with_image("a", path)])
+        (outcome,) = collect_outcomes(engine, 1)
+        assert isinstance(outcome, Completion | Rejection)
+    finally:
+        engine.close()

@@ -14,7 +14,7 @@ from bulkinfer.engines.simulated import SimulatedEngine
 from bulkinfer.errors import EngineError, ExitCode, InputError, JobError, TooManyFailures
 from bulkinfer.events import EngineRestarting, EngineStarting, Progress, RunStarted, Warned
 from bulkinfer.records import Completion, Only, Outcome, Rejection
-from bulkinfer.runner import RunOptions, RunReport
+from bulkinfer.runner import RunOptions, RunReport, loop
 from bulkinfer.runner.fleet import Fleet
 from bulkinfer.runner.window import Returned
 from bulkinfer.shards import Shard, prepare_next
@@ -402,6 +402,19 @@ def test_max_concurrency_and_max_queue_size_are_never_exceeded(folder: JobFolder
     progress = [event for event in folder.events if isinstance(event, Progress)]
     assert max(event.num_queued for event in progress) <= 5
     assert max(event.num_in_flight for event in progress) <= 6
+
+
+def test_very_long_documents_do_not_fill_the_queue(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MAX_QUEUE_CHARS", 1_000)
+    folder.write_documents([{"id": f"{number}", "body": f"{number:03}" * 100} for number in range(40)])
+    simulated = {"clock": "virtual", "seconds_per_output_token": 0.01, "seconds_per_prompt_token": 0}
+    report = folder.run(
+        limits={"max_concurrency": 1, "max_queue_size": 30}, engine={"kind": "simulated", "simulated": simulated}
+    )
+    assert report.exit_code is ExitCode.OK
+    engine = report.summary["engine"]
+    assert isinstance(engine, dict)
+    assert engine["peak_queue_size"] == 4, "of 300 characters each: the fourth reaches the bound"
 
 
 def test_documents_beyond_max_context_tokens_are_refused_by_themselves(folder: JobFolder) -> None:

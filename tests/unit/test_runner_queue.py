@@ -1,6 +1,7 @@
 """The queue of several engines: the order of the shards, and each group with one of them."""
 
 from collections import Counter, deque
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -138,3 +139,18 @@ def test_each_request_is_taken_once_whoever_comes_when(
     taken += take(queue, last, len(queue))
     assert Counter(taken) == Counter(range(len(groups)))
     assert len(queue) == 0
+
+
+@pytest.mark.parametrize("num_replicas", [1, 2])
+def test_the_queue_knows_how_much_it_holds(num_replicas: int) -> None:
+    queue = RequestQueue(num_replicas)
+    url = "data:image/png;base64,AAAA"
+    shown = (Message("system", "x"), Message("user", "x", (url, url)))
+    for number in range(8):
+        one = request(str(number), group=number // 4)
+        queue.append(replace(one, messages=shown, num_image_chars=10**9) if number == 0 else one)
+    assert queue.held_chars == 8 * 10 + 2 * len(url), "of image files only the keys"
+    take(queue, num_replicas - 1, 1)
+    assert queue.held_chars == 7 * 10
+    take(queue, 0, 7)
+    assert queue.held_chars == len(queue) == 0

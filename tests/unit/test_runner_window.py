@@ -25,6 +25,7 @@ from bulkinfer.records import (
     Request,
     Workload,
 )
+from bulkinfer.records.requests import IMAGE_CHARS_PER_CHAR
 from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.window import MAX_HALVINGS, MAX_WINDOW_CHARS, Returned, Window
 
@@ -312,6 +313,18 @@ def test_the_text_in_flight_is_bounded(lengths: list[int], num_taken: int) -> No
     bench = Bench(engine, max_concurrency=100)
     start(bench, deque(request(f"r{number}", length) for number, length in enumerate(lengths)))
     assert len(engine.submitted) == num_taken
+
+
+def test_images_in_flight_are_bounded_too() -> None:
+    engine = ScriptedEngine([READY], [completion("a")])
+    bench = Bench(engine, max_concurrency=100)
+    half = MAX_WINDOW_CHARS * IMAGE_CHARS_PER_CHAR // 2
+    queue = deque(replace(request(name, 0), num_image_chars=half) for name in "abcd")
+    start(bench, queue)
+    assert names(engine.submitted) == "ab"
+    bench.window.poll(0.0)
+    bench.window.feed(queue)
+    assert names(engine.submitted) == "abc"
 
 
 def test_an_answer_gives_its_text_back_to_the_bound() -> None:

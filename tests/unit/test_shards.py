@@ -3,6 +3,7 @@
 import gzip
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -10,6 +11,7 @@ from uuid import UUID
 import orjson
 import pytest
 
+from bulkinfer import shards
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
 from bulkinfer.prompt import PromptTemplate
@@ -328,3 +330,19 @@ def test_a_shard_before_damage_is_the_last(tmp_path: Path) -> None:
     assert next(shards).is_last
     with pytest.raises(InputError):
         next(shards)
+
+
+def test_image_files_bound_a_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MAX_SHARD_IMAGE_BYTES", 200)
+    png = b"\x89PNG\r\n\x1a\n"
+    for number in range(5):
+        (tmp_path / f"{number}.png").write_bytes(png + bytes([number]) * 92)
+    path = write(tmp_path / "a.jsonl", [f"{number}.png" for number in range(5)])
+    planner = plan(path)
+    planner.template = replace(planner.template, image_fields=("body",))
+    images = planner.template.describe_images("")
+    planner.scans = [replace(scan, source=replace(scan.source, images=images)) for scan in planner.scans]
+    found = list(planner.iter_shards())
+    assert [shard.num_read for shard in found] == [2, 2, 1], "of 100 bytes each"
+    assert all(len(request.image_files) == 1 for shard in found for request in shard.requests)
+    assert {request.num_image_chars for shard in found for request in shard.requests} == {136}

@@ -11,9 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-import orjson
-
-from bulkinfer.engines.base import EngineRequest, EngineSpec
+from bulkinfer.engines.base import EngineSpec
 from bulkinfer.engines.bell import Ringer
 from bulkinfer.engines.child_process import ChildProcess
 from bulkinfer.engines.frames import (
@@ -22,10 +20,9 @@ from bulkinfer.engines.frames import (
     ChildFrame,
     Events,
     encode_parent_frame,
-    encode_request,
     encode_submit,
 )
-from bulkinfer.engines.images import ImageFault, reject_image
+from bulkinfer.engines.sending import ImageSender, encode_or_reject
 from bulkinfer.errors import EngineDied, EngineError, JobError
 from bulkinfer.records import (
     UNKNOWN_WORKLOAD,
@@ -33,7 +30,6 @@ from bulkinfer.records import (
     Completion,
     EngineEvent,
     EngineReady,
-    FailureCode,
     Rejection,
     Request,
     Workload,
@@ -68,6 +64,8 @@ class ChildEngine:
         self._log_path = log_path
         self._life = 0
         self._child: ChildProcess | None = None
+        self._sender: ImageSender | None = None
+        """Where requests may have images."""
         self._events: list[EngineEvent] = []
         self._in_flight: set[bytes] = set()
         self._is_ready = False
@@ -97,6 +95,7 @@ class ChildEngine:
             self._child = ChildProcess(self._spec, self._life, self._log_path, workload, self._ring)
         except OSError as error:
             raise EngineError(f"the engine's process cannot be started: {error.strerror}") from error
+        self._sender = ImageSender(self._child, self._spec.priority) if self._spec.has_images else None
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Send requests to the child. Raises EngineDied if it was closed, or does not take them within 30 s.
@@ -105,15 +104,19 @@ class ChildEngine:
         """
         if not self._in_flight:
             self._heard_at_s = time.monotonic()
+        if self._sender is not None and not self._has_ended:
+            self._in_flight.update(request.document_hash for request in requests)
+            self._sender.submit(requests)
+            return
         encoded_requests = []
         for request in requests:
-            try:
-                encoded_requests.append(encode_request(EngineRequest.of(request, self._spec.priority)))
-            except (orjson.JSONEncodeError, ImageFault) as error:
-                self._events.append(reject_image(request, error) or _reject_unencodable(request))
-                self._ring()
-            else:
-                self._in_flight.add(request.document_hash)
+            match encode_or_reject(request, self._spec.priority):
+                case Rejection() as rejection:
+                    self._events.append(rejection)
+                    self._ring()
+                case bytes() as body:
+                    encoded_requests.append(body)
+                    self._in_flight.add(request.document_hash)
         self._send(encode_submit(encoded_requests))
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
@@ -138,7 +141,11 @@ class ChildEngine:
 
     def abort(self, document_hashes: Sequence[bytes]) -> None:
         """Drop requests that are in flight; `poll` returns what was dropped. Raises EngineDied as `submit` does."""
-        self._send(encode_parent_frame(Abort(tuple(document_hashes))))
+        body = encode_parent_frame(Abort(tuple(document_hashes)))
+        if self._sender is not None and not self._has_ended:
+            self._sender.send(body)
+        else:
+            self._send(body)
 
     def now(self) -> float:
         """Seconds of the machine's monotonic clock."""
@@ -146,12 +153,14 @@ class ChildEngine:
 
     def close(self) -> None:
         """Ask the child to end, wait up to 2 s, then kill it and all that it started."""
+        if self._sender is not None:
+            self._sender.close()
         if self._child is not None:
             self._child.close(ask=self._is_ready and not self._has_ended)
         self._reset()
 
     def _reset(self) -> None:
-        self._child = None
+        self._child = self._sender = None
         self._events = []
         self._in_flight = set()
         self._is_ready = False
@@ -236,8 +245,3 @@ class ChildEngine:
         text = f"the engine did not start: {exit_text}{said}{child.name_log()}{child.quote_log()}"
         # What it says itself will be the same next time; what killed it, such as a lack of memory, may pass.
         raise EngineDied(text) if child.was_killed() else EngineError(text)
-
-
-def _reject_unencodable(request: Request) -> Rejection:
-    message = "the prompt holds a character that UTF-8 cannot encode: half of a surrogate pair"
-    return Rejection(request.document_hash, FailureCode.ENGINE_REJECTED, message)

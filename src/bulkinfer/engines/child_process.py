@@ -51,6 +51,7 @@ class ChildProcess:
     ) -> None:
         self.frames: queue.SimpleQueue[ChildFrame | None] = queue.SimpleQueue()
         self._on_frame = on_frame
+        self._sending = threading.Lock()
         install = find_vllm()
         if spec.kind == "vllm" and install is None:
             raise EngineError("vLLM is not installed in this Python environment; install bulkinfer's extra cpu or cuda")
@@ -76,8 +77,14 @@ class ChildProcess:
         return self._process.pid
 
     def send(self, body: bytes) -> None:
-        """Send one encoded frame. Raises OSError if the process is gone or does not read for 30 s."""
-        send_frame(self._connection, body)
+        """Send one encoded frame. Raises OSError if the process is gone or does not read for 30 s. Any thread may."""
+        with self._sending:
+            send_frame(self._connection, body)
+
+    def tell(self, frame: ChildFrame) -> None:
+        """Put something behind what it has sent, as if it had said so. Any thread may."""
+        self.frames.put(frame)
+        self._on_frame()
 
     def has_exited(self) -> bool:
         """Whether the process itself has ended."""
@@ -111,9 +118,10 @@ class ChildProcess:
 
     def close(self, *, ask: bool) -> None:
         """End it and all that it started. With `ask` it gets 2 s to do so by itself."""
-        if ask:
+        if ask and self._sending.acquire(timeout=_ASK_TIMEOUT_S):
             with suppress(OSError):
-                self.send(encode_parent_frame(Close()))
+                send_frame(self._connection, encode_parent_frame(Close()))
+            self._sending.release()
             self._reader.join(_ASK_TIMEOUT_S)
         self.kill()
         self._connection.close()
@@ -133,8 +141,7 @@ class ChildProcess:
         try:
             with self._connection.makefile("rb") as stream, suppress(OSError):
                 while (body := read_frame(stream)) is not None:
-                    self.frames.put(decode_child_frame(body))
-                    self._on_frame()
+                    self.tell(decode_child_frame(body))
         finally:  # whatever happened: nobody may wait for a frame that no thread reads
             self.frames.put(None)
             self._on_frame()

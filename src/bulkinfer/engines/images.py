@@ -45,10 +45,8 @@ def load_images(request: Request) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def reject_image(request: Request, error: Exception) -> Rejection | None:
-    """What becomes of a request with such an image; None for an error of another kind."""
-    if not isinstance(error, ImageFault):
-        return None
+def reject_image(request: Request, error: ImageFault) -> Rejection:
+    """What becomes of a request with such an image."""
     return Rejection(request.document_hash, FailureCode.INVALID_FIELD, f"prompt.images: {error}")
 
 

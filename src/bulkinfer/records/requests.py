@@ -10,6 +10,8 @@ from bulkinfer.records.outcomes import FailureCode
 
 FORM = "structured_outputs"
 """The sampling parameter, by vLLM's name, that holds answers to a form."""
+IMAGE_CHARS_PER_CHAR = 32
+"""See `Request.sent_chars`."""
 
 
 class FinishReason(StrEnum):
@@ -127,6 +129,17 @@ class Request:
     """What the answers to parts of it are joined with, where it may be split."""
     repairs: tuple[Repair, ...] = ()
     """Answers to it in this run that were not kept."""
+
+    @property
+    def held_chars(self) -> int:
+        """Characters that it holds in memory itself, images that are no files among them."""
+        return self.num_chars + sum(len(image) for message in self.messages for image in message.images)
+
+    @property
+    def sent_chars(self) -> int:
+        """What it counts for among requests in flight, in characters of text: an image weighs less, as the engine's
+        process alone holds it, and the text of an image is made for one computation and then dropped."""
+        return self.num_chars + self.num_image_chars // IMAGE_CHARS_PER_CHAR
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,8 @@ from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
 PLANNER_END_LIMIT_S = 5.0
 """How long the end of a run waits for a shard that is being read: on a dead disk a read never ends."""
+MAX_QUEUE_CHARS = 64 * 1024 * 1024
+"""What the queue holds of very long documents and of images in them, whatever `limits.max_queue_size` allows."""
 TICK_S = 0.25
 """How long the loop waits for something to happen before it looks at signals and tells its progress."""
 
@@ -221,7 +223,8 @@ class Run:
 
     def _fill_queue(self) -> None:
         now_s, queue = self._fleet.now(), self._fleet.queue
-        while len(queue) < self._limits.max_queue_size and self._has_more_to_queue:
+        most = self._limits.max_queue_size
+        while len(queue) < most and queue.held_chars < MAX_QUEUE_CHARS and self._has_more_to_queue:
             # Parts of documents that were begun go before new documents.
             if (part := self._assemblies.next_request()) is not None:
                 queue.append(part)

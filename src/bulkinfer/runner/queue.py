@@ -23,6 +23,21 @@ class Supply(Protocol):
         """Take it."""
 
 
+class _Alone(deque[Request]):
+    """Requests in order, for one engine."""
+
+    held_chars = 0
+
+    def append(self, request: Request, /) -> None:
+        super().append(request)
+        self.held_chars += request.held_chars
+
+    def popleft(self) -> Request:
+        request = super().popleft()
+        self.held_chars -= request.held_chars
+        return request
+
+
 @dataclass(slots=True, eq=False)
 class _Stretch:
     """Requests of one group that lie in the queue; or, without a group, some that stand together."""
@@ -43,9 +58,10 @@ class RequestQueue:
     """
 
     num_replicas: int
-    _alone: deque[Request] = field(default_factory=deque)
+    _alone: _Alone = field(default_factory=_Alone)
     """All, where there is one engine."""
     _num_requests: int = 0
+    _held_chars: int = 0
     _free: deque[_Stretch] = field(default_factory=deque)
     """Those that nobody has begun, in order."""
     _begun: dict[int, deque[_Stretch]] = field(default_factory=dict)
@@ -56,12 +72,18 @@ class RequestQueue:
     def __len__(self) -> int:
         return len(self._alone) + self._num_requests
 
+    @property
+    def held_chars(self) -> int:
+        """Characters that the requests hold; see `Request.held_chars`."""
+        return self._alone.held_chars + self._held_chars
+
     def append(self, request: Request) -> None:
         """Add a request behind all others."""
         if self.num_replicas == 1:
             self._alone.append(request)
             return
         self._num_requests += 1
+        self._held_chars += request.held_chars
         if self._last is None or self._last.group != request.prefix_group:
             self._last = _Stretch(request.prefix_group, deque())
         self._last.requests.append(request)
@@ -91,6 +113,7 @@ class RequestQueue:
         stretch = self._choose(replica)
         request = stretch.requests.popleft()
         self._num_requests -= 1
+        self._held_chars -= request.held_chars
         if not stretch.requests:  # the first of those that it is among: only the first is taken from
             (self._free if stretch.group is None else self._begun[replica]).popleft()
         return request

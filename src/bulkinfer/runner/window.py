@@ -29,7 +29,8 @@ from bulkinfer.runner.ledger import Ledger
 from bulkinfer.runner.queue import Supply
 
 MAX_WINDOW_CHARS = 8 * 1024 * 1024
-"""Requests in flight hold no more text than this, or one document: very long ones must not fill memory and pipe."""
+"""Requests in flight hold no more text than this, or 32 times as much of images, or one document: very long ones must
+not fill memory and pipe."""
 
 MAX_HALVINGS = 16
 """Deaths in a row that looking for a killer may take on top: the binary logarithm of the largest window, and a second
@@ -174,7 +175,7 @@ class Window:
         now_s = self.engine.now()
         for request in requests:
             self._in_flight[request.document_hash] = InFlight(request, now_s)
-            self._in_flight_chars += request.num_chars
+            self._in_flight_chars += request.sent_chars
         self.ledger.note_submit()
         try:
             self.engine.submit(requests)
@@ -271,9 +272,9 @@ class Window:
         room = (num_wanted if share is None else min(num_wanted, share)) - len(self._in_flight)
         chars = self._in_flight_chars
         while room > 0 and (first := self.again or queue):
-            if chars and chars + first[0].num_chars > MAX_WINDOW_CHARS:
+            if chars and chars + first[0].sent_chars > MAX_WINDOW_CHARS:
                 return
-            chars += first[0].num_chars
+            chars += first[0].sent_chars
             room -= 1
             yield first.popleft()
 
@@ -300,7 +301,7 @@ class Window:
                 pass
             case Completion() | Rejection():
                 flight = self._in_flight.pop(event.document_hash)
-                self._in_flight_chars -= flight.request.num_chars
+                self._in_flight_chars -= flight.request.sent_chars
                 if flight.request is _PROBE:
                     self._note_probe(event)
                     return None
