@@ -23,7 +23,6 @@ from bulkinfer.records import (
     Document,
     DocumentRow,
     Failure,
-    ImageFile,
     JsonValue,
     Request,
     Scan,
@@ -315,7 +314,8 @@ class _Stretch:
         match row:
             case Document(fields=fields):
                 self.num_chars += template_chars + sum(_count_chars(value) for value in fields.values())
-                self.num_image_bytes += sum(one.size_bytes for one in row.images.values() if isinstance(one, ImageFile))
+                if row.images is not None:
+                    self.num_image_bytes += row.images.num_bytes
                 self.entries.append(_Entry(scan, row, hash_document(row.identity)))
             case UnreadableRow(digest=digest):
                 self.entries.append(_Entry(scan, row, digest))

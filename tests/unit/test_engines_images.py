@@ -22,6 +22,7 @@ from bulkinfer.prompt import DocumentFault, Prompt
 from bulkinfer.records import (
     BadImage,
     Document,
+    DocumentImages,
     FailureCode,
     ImageFile,
     JsonValue,
@@ -45,7 +46,8 @@ A = ImageFile(write_image_key(sha256(PNG).digest()), "/photos/a.png", len(PNG))
 def prepare(
     prompt: dict[str, Any], images: Mapping[str, SeenImage] | None = None, **fields: JsonValue
 ) -> Prompt | DocumentFault:
-    document = Document(Origin("s", 1, "s:1"), fields, {"a.png": A} if images is None else images)
+    shown = DocumentImages({"a.png": A} if images is None else images, fields)
+    document = Document(Origin("s", 1, "s:1"), fields, shown)
     return template({"user": "What is it?", **prompt}).prepare(document)
 
 
@@ -90,7 +92,7 @@ def test_several_fields_are_read_in_order_and_belong_to_the_document() -> None:
     found = template({"messages": "talk", "images": ["back", "front"]})
     assert found.fields == {"talk", "back", "front"}
     fields: dict[str, JsonValue] = {"talk": [{"role": "user", "content": "x"}], "front": URL, "back": "a.png"}
-    prompt = found.prepare(Document(Origin("s", 1, "s:1"), fields, {"a.png": A}))
+    prompt = found.prepare(Document(Origin("s", 1, "s:1"), fields, DocumentImages({"a.png": A}, fields)))
     assert isinstance(prompt, Prompt)
     assert prompt.messages[-1].images == (A.key, URL)
 

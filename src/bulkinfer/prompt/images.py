@@ -36,11 +36,12 @@ def read_images(names: Sequence[str], document: Document) -> Images | DocumentFa
     """Files and `data:` URLs, in the order of the fields. A field that is absent or null has none."""
     if not names:
         return NO_IMAGES
+    known = {} if document.images is None else document.images.files
     urls: list[str] = []
     files: dict[str, ImageFile] = {}
     for name in names:
         for value in _iter_values(document.fields.get(name)):
-            match document.images.get(value) if isinstance(value, str) else None:
+            match known.get(value) if isinstance(value, str) else None:
                 case ImageFile() as file:
                     urls.append(file.key)
                     files[file.key] = file

@@ -5,6 +5,7 @@ All are frozen. Nothing here reads, writes or decides. Hashes are the first 16 b
 
 from bulkinfer.records.documents import (
     Document,
+    DocumentImages,
     DocumentRow,
     JsonValue,
     KnownSpan,
@@ -53,6 +54,7 @@ __all__ = [
     "Completion",
     "CsvDialect",
     "Document",
+    "DocumentImages",
     "DocumentRow",
     "EngineEvent",
     "EngineReady",

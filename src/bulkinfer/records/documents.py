@@ -6,7 +6,7 @@ from pathlib import Path
 from uuid import UUID
 
 from bulkinfer.records.formats import FileFormat, FormatKind, Selection
-from bulkinfer.records.images import ImageFields, SeenImage
+from bulkinfer.records.images import ImageFields, ImageFile, SeenImage
 
 PLAIN_JSONL = FileFormat(FormatKind.JSONL)
 JsonValue = str | int | float | bool | None | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -26,21 +26,34 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class DocumentImages:
+    """The image files that a document names."""
+
+    files: Mapping[str, SeenImage]
+    """By name."""
+    identity: Mapping[str, JsonValue]
+    """The document's fields, with the keys of the files in place of their names."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Of those that are images, all together."""
+        return sum(one.size_bytes for one in self.files.values() if isinstance(one, ImageFile))
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """One input row that could be read."""
 
     origin: Origin
     fields: Mapping[str, JsonValue]
     """The fields that the prompt uses and that the row has; absent and null are different."""
-    images: Mapping[str, SeenImage] = field(default_factory=dict)
-    """The image files that it names, by name."""
-    hashed: Mapping[str, JsonValue] | None = None
-    """What it is known by in place of its fields."""
+    images: DocumentImages | None = None
+    """Where it names image files."""
 
     @property
     def identity(self) -> Mapping[str, JsonValue]:
         """What makes it the same document as another."""
-        return self.fields if self.hashed is None else self.hashed
+        return self.fields if self.images is None else self.images.identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,7 @@ class _Reading:
         short_kind, block_rows = RowKind.SHORT.value, _BLOCK_ROWS
         for row in source.iter_rows():
             if isinstance(row, Document):
-                canonical = write_canonical(row.identity)
+                canonical = write_canonical(row.fields if row.images is None else row.images.identity)
                 # As `hash_document` has it; written out, as a call costs as much as the hash of a short document.
                 document_hash = sha256(canonical).digest()[:16]
                 num_bytes = len(canonical)

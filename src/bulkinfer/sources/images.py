@@ -20,6 +20,7 @@ from bulkinfer.prompt.images import is_file_name
 from bulkinfer.records import (
     BadImage,
     Document,
+    DocumentImages,
     ImageFields,
     ImageFile,
     JsonValue,
@@ -107,13 +108,13 @@ class ImageSource:
         if not begun or isinstance(row, UnreadableRow):
             return row
         found = {name: future.result() for name, future in begun.items()}
-        hashed = dict(row.fields)
+        identity = dict(row.fields)
         for name in self._images.names:
-            if name in hashed:
-                hashed[name] = _replace_names(hashed[name], found)
+            if name in identity:
+                identity[name] = _replace_names(identity[name], found)
                 if name in self._images.printed:
-                    hashed[f"{name}\0printed"] = row.fields[name]
-        return replace(row, images=found, hashed=hashed)
+                    identity[f"{name}\0printed"] = row.fields[name]
+        return replace(row, images=DocumentImages(found, identity))
 
 
 def read_image_file(path: str, name: str) -> SeenImage:
