@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import feather, ipc
 
-from bulkinfer.errors import JobError
+from bulkinfer.errors import InputError, JobError
 from bulkinfer.runner import RunReport
 from bulkinfer.store import Reader
+from tests.cli_support import call
 from tests.conftest import JobFolder, make_documents
 
 
@@ -62,6 +63,37 @@ def test_csv_with_bad_rows_gives_one_outcome_a_row(folder: JobFolder) -> None:
         (7, "in.csv:7", "in.csv, line 7: bytes that are no text in the file's encoding; see input.csv.encoding"),
     ]
     check_again(folder, 6)
+
+
+@pytest.mark.parametrize("name", ["in.csv", "in.tsv"])
+def test_two_columns_of_one_name_are_exported_and_chosen_by(folder: JobFolder, name: str) -> None:
+    table = "id,body,n,n,\n1,x,a,b,e\n2,y,c,d,f\n3,z\n"
+    (folder.path / name).write_text(table if name == "in.csv" else table.replace(",", "\t"))
+    section: dict[str, Any] = {"path": name}
+    assert documents_of(folder.run(input=section))["succeeded"] == 2
+    assert call("export", str(folder.job_path), "--to", str(folder.path / "out.jsonl")).exit_code == 0
+    rows = [json.loads(line) for line in (folder.path / "out.jsonl").read_text().splitlines()]
+    assert [[row.get(key) for key in ("id", "n", "n_2", "column_5")] for row in rows] == [
+        ["1", "a", "b", "e"],
+        ["2", "c", "d", "f"],
+        [None] * 4,
+    ]
+    documents = documents_of(folder.run(input={**section, "where": "n_2 = 'd'"}))
+    assert (documents["read"], documents["already_done"]) == (2, 2), "the second row, and the one that cannot be read"
+    report = folder.run(input={"path": name, "id": "n_2", "sql": "select body, n_2, column_5 from input order by 1"})
+    assert select(folder, "select document_id from answers order by 1") == [("b",), ("d",)]
+    assert report.exit_code == 0
+    with pytest.raises(InputError, match="two columns are named 'n'"):
+        folder.run(prompt={"user": "{{ n }}"}, input=section)
+    report = folder.run(input={**section, "where": "n = 'a'"})
+    assert (report.exit_code, str(report.error).partition(". ")[0]) == (2, f"{name}: two columns are named 'n'")
+    assert call("init", str(folder.path / name), "--to", str(folder.path / "new.yaml")).exit_code == 0
+
+
+def test_what_stands_in_place_of_a_header_is_not_quoted_at_length(folder: JobFolder) -> None:
+    (folder.path / "in.csv").write_text("7," + "a long text of a document " * 9 + "\n8,b\n")
+    with pytest.raises(JobError, match=r"in\.csv has 7, <233 characters>"):
+        folder.run(input={"path": "in.csv"})
 
 
 def test_an_edited_csv_row_is_asked_alone_and_the_encoding_reads_the_file_anew(folder: JobFolder) -> None:

@@ -173,8 +173,8 @@ def test_wanted_rows_are_found_by_their_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"a,a\n1,2\n", "in.csv: two columns are named 'a'"),
-        (b'"a,b\n', "in.csv: the header line cannot be read"),
+        (b'"a,b\n', "in.csv: the header line cannot be read: a quote that nothing closes"),
+        (b"a," + b"x" * (17 << 20) + b"\n1,2\n", "in.csv: the header line cannot be read: longer than 16,777,216"),
         ("a,b\n1,2\n".encode("utf-16")[:-1], "in.csv: not utf-16 after line"),
         (b"PK\x03\x04\x00\x00" + b"\x00" * 20, None),
     ],
@@ -190,6 +190,35 @@ def test_what_is_the_fault_of_the_file(tmp_path: Path, content: bytes, words: st
 
 def test_a_column_that_is_there_twice_does_no_harm_where_nobody_needs_it(tmp_path: Path) -> None:
     assert tell(read(tmp_path, b"a,x,x\n1,2,3\n", "a")) == [(2, {"a": "1"})]
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("a,x,x", "a,x,x_2"),
+        ("a,x,x,x_2,x", "a,x,x_3,x_2,x_4"),
+        ("a,,", "a,column_2,column_3"),
+        ("a,column_3,", "a,column_3,column_3_2"),
+        ("a, b ,B", "a,b,B"),
+        (",,", "column_1,column_2,column_3"),
+    ],
+)
+def test_each_column_has_a_name_of_its_own(tmp_path: Path, header: str, names: str) -> None:
+    values = [str(place) for place in range(header.count(",") + 1)]
+    row = f"{header}\n{','.join(values)}\n".encode()
+    expected = dict(zip(names.split(","), values, strict=True))
+    assert tell(read(tmp_path, row)) == [(2, expected)]
+    assert open_file(tmp_path / "in.csv").read_field_names() == set(expected)
+
+
+def test_a_name_of_two_columns_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_bytes(b"a,x,x\n1,2,3\n")
+    assert tell(read(tmp_path, b"a,x,x\n1,2,3\n", "a", "x_2")) == [(2, {"a": "1", "x_2": "3"})]
+    for source in (open_file(tmp_path / "in.csv", "a", "x"), open_file(tmp_path / "in.csv", "a", id_field="x")):
+        with pytest.raises(InputError, match=r"in\.csv: two columns are named 'x'"):
+            list(source.iter_rows())
+        with pytest.raises(InputError, match=r"in\.csv: two columns are named 'x'"):
+            source.read_field_names()
 
 
 def test_a_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:

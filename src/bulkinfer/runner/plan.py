@@ -27,6 +27,8 @@ from bulkinfer.records import Document, FailureCode, Message, Only, Origin, Sour
 from bulkinfer.sources import add_images, find_input, open_source
 
 MAX_PROBED_FILES = 16
+MAX_NAME_CHARS = 60
+"""Of a field, in a message."""
 """Files whose field names are read beforehand: enough for a folder whose first are odd, quick for ten thousand."""
 MAX_PROBED_ROWS = 10_000
 """Rows in which a field that seems to be missing is looked for; about a tenth of a second."""
@@ -175,7 +177,7 @@ def check_fields(job: Job, template: PromptTemplate, files: Sequence[SourceFile]
     probed = files[:MAX_PROBED_FILES]
     known: set[str] = set()
     for file in probed:
-        known |= open_source(file, frozenset(), None).read_field_names()
+        known |= open_source(file, template.fields, job.spec.input.id).read_field_names()
     if not known:  # nothing to judge by: every row of the probe is unreadable, or there is none
         return
     for key, column in _list_columns(job):
@@ -229,9 +231,14 @@ def _describe_missing(job: Job, who: str, name: str, known: set[str], probed: Se
     nearest = find_nearest(name, sorted(known))
     where = probed[0].name if len(probed) == 1 else f"{probed[0].name} and {len(probed) - 1} more"
     advice = f"did you mean {nearest}?" if nearest else "correct the name."
-    shown = ", ".join(sorted(known)[:20])
+    shown = ", ".join(map(_shorten, sorted(known)[:20]))
     looked_at = f"which the input lacks (up to {MAX_PROBED_ROWS:,} rows were looked at)"
     return f"{job.shown}: {who} the field {name}, {looked_at}; {advice} {where} has {shown}"
+
+
+def _shorten(name: str) -> str:
+    """A file without a header line has the texts of its first row for names."""
+    return name if len(name) <= MAX_NAME_CHARS and name.isprintable() else f"<{len(name)} characters>"
 
 
 def refuse_empty_input(plan: RunPlan) -> InputError:

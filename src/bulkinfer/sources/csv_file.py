@@ -7,11 +7,11 @@ swallowed are read again as rows of their own. (Arrow's reader counts rows, not 
 
 import csv
 import hashlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from bulkinfer.errors import InputError
@@ -40,7 +40,7 @@ class CsvSource:
         self._raw = raw
         with self._open_table(raw) as table:
             if table is not None:
-                columns = self._choose_columns(table.names)
+                columns = self._choose_columns(table)
                 target = None if wanted is None else next(wanted, None)
                 for row in table.iter_rows():
                     if wanted is None:
@@ -59,9 +59,12 @@ class CsvSource:
         return 0 if self._raw is None else min(self._raw.num_bytes_read, self._file.size_bytes)
 
     def read_field_names(self) -> frozenset[str]:
-        """The names in the header; see `Source`."""
+        """The names in the header; see `Source`. Raises InputError where one that is needed stands for two columns."""
         with self._open_table(open_raw(self._file)) as table:
-            return frozenset() if table is None else frozenset(table.names)
+            if table is None:
+                return frozenset()
+            self._choose_columns(table)
+            return frozenset(table.names)
 
     @contextmanager
     def _open_table(self, raw: RawFile) -> Iterator["_Table | None"]:
@@ -78,7 +81,8 @@ class CsvSource:
             try:
                 table = _Table.open(lines, dialect)
                 if table is not None and not table.names:
-                    raise InputError(f"{self._file.name}: the header line cannot be read: {_explain_quote(1)}")
+                    fault = table.first.fault if table.first else None
+                    raise InputError(f"{self._file.name}: the header line cannot be read: {fault or 'it is blank'}")
                 yield table
             except UnicodeError as error:
                 raise InputError(
@@ -88,14 +92,13 @@ class CsvSource:
             finally:
                 text.detach()
 
-    def _choose_columns(self, names: Sequence[str]) -> list[tuple[str, int]]:
-        """Name and place of those that are needed."""
-        needed = set(names) if self._fields is None else self._fields | {self._id_field}
-        counts = Counter(names)
-        doubled = next((name for name in names if name in needed and counts[name] > 1), None)
+    def _choose_columns(self, table: "_Table") -> list[tuple[str, int]]:
+        """Name and place of those that are needed. Raises InputError for one that is not said by its name."""
+        named = {self._id_field} if self._fields is None else self._fields | {self._id_field}
+        doubled = next((name for name in table.names if name in named and name in table.doubled), None)
         if doubled is not None:
             raise InputError(f"{self._file.name}: two columns are named {doubled!r}. Rename one of them")
-        return [(name, place) for place, name in enumerate(names) if name in needed]
+        return [(name, place) for place, name in enumerate(table.names) if self._fields is None or name in named]
 
     def _read_row(
         self, row: "_Row", names: Sequence[str], columns: Sequence[tuple[str, int]]
@@ -131,10 +134,13 @@ class _Row:
 @dataclass(frozen=True, slots=True)
 class _Table:
     names: Sequence[str]
+    """All different: the second column of a name has a number behind it."""
     lines: Lines
     dialect: CsvDialect
     first: "_Row | None"
-    """Of a table without a header: the row that was read instead."""
+    """Of a table without a header: the row that was read instead. Of one without names: the header that is none."""
+    doubled: frozenset[str] = frozenset()
+    """Names that the header has more than once."""
 
     @classmethod
     def open(cls, lines: Lines, dialect: CsvDialect) -> "_Table | None":
@@ -142,10 +148,11 @@ class _Table:
         first = next(rows, None)
         if first is None:
             return None
-        if dialect.columns:
+        if dialect.columns or first.fault:
             return cls(dialect.columns, lines, dialect, first)
         names = [_printable(name.strip()) or f"column_{place}" for place, name in enumerate(first.values, 1)]
-        return cls(names, lines, dialect, None)
+        doubled = frozenset(name for name, number in Counter(names).items() if number > 1)
+        return cls(_number_doubled(names), lines, dialect, None, doubled)
 
     def iter_rows(self) -> Iterator[_Row]:
         if self.first is not None:
@@ -177,6 +184,22 @@ def _iter_rows(lines: Lines, dialect: CsvDialect) -> Iterator[_Row]:
             yield _Row(first, (), lines.taken, f"longer than {MAX_LINE_CHARS:,} characters")
         elif values and not (len(values) == 1 and not values[0].strip() and not lines.taken[0].strip()):
             yield _Row(first, values, lines.taken)
+
+
+def _number_doubled(names: Sequence[str]) -> list[str]:
+    """The first column of a name keeps it; of the others each gets the next number that no column has, from 2."""
+    taken = set(names)
+    seen: set[str] = set()
+    numbers: dict[str, Iterator[int]] = defaultdict(lambda: count(2))
+    numbered: list[str] = []
+    for name in names:
+        own = name
+        if name in seen:
+            own = next(free for number in numbers[name] if (free := f"{name}_{number}") not in taken)
+        seen.add(name)
+        taken.add(own)
+        numbered.append(own)
+    return numbered
 
 
 def _explain_quote(num_lines: int) -> str:
