@@ -13,12 +13,25 @@ from pathlib import Path
 from bulkinfer.errors import InputError, JobError
 from bulkinfer.job import Job, load_job
 from bulkinfer.prompt import PromptTemplate
+from bulkinfer.records import Document, Origin
 from bulkinfer.runner.plan import check_fields
-from bulkinfer.sources import Column, describe_columns, find_input, find_source_files
+from bulkinfer.sources import (
+    BatchRequests,
+    Column,
+    describe_columns,
+    describe_requests,
+    find_input,
+    find_source_files,
+    hide_secrets,
+)
 from bulkinfer.store import replacing
 
 DEFAULT_MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """It loads everywhere, and is far too small for real work: the job says so."""
+DEFAULT_EMBEDDING_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+"""The same for requests for vectors."""
+CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
+_REQUEST_TEXTS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 MAX_ID_CHARS = 64
 """On average: a longer text is no name."""
 MIN_ROWS_FOR_ID = 10
@@ -44,6 +57,8 @@ class Draft:
     text_field: str
     id_field: str | None
     num_files: int
+    endpoint: str | None = None
+    """Of requests of OpenAI's batch API, which bring prompt and parameters."""
 
 
 def draft_job(pattern: str, place: Path, model: str | None = None) -> Draft:
@@ -54,22 +69,20 @@ def draft_job(pattern: str, place: Path, model: str | None = None) -> Draft:
     folder = Path.cwd()
     files = find_source_files([pattern], folder)
     columns = next((found for file in files[:MAX_LOOKED_AT] if (found := describe_columns(file))), ())
-    text_field = _choose_text(columns, pattern)
-    id_field = _choose_id(columns, text_field)
+    requests = next(filter(None, map(describe_requests, files[:MAX_LOOKED_AT])), None)
+    endpoint = None if requests is None else requests.endpoints[0]
+    text_field = _REQUEST_TEXTS[endpoint] if endpoint else _choose_text(columns, hide_secrets(pattern))
+    id_field = "custom_id" if endpoint else _choose_id(columns, text_field)
     target = place.absolute().parent
-    name = _name_job(pattern)
-    text = "\n".join(
-        _write_lines(
-            name=name,
-            path=_relate(pattern, target),
-            model=_relate(model, target) if model and (folder / model).is_dir() else model or DEFAULT_MODEL,
-            is_default_model=model is None,
-            columns=columns,
-            text_field=text_field,
-            id_field=id_field,
-        )
+    default = DEFAULT_EMBEDDING_MODEL if endpoint == EMBEDDINGS else DEFAULT_MODEL
+    shown = _relate(model, target) if model and (folder / model).is_dir() else model or default
+    beginning = _Beginning(_name_job(hide_secrets(pattern)), _relate(pattern, target), shown, model is None)
+    lines = (
+        _write_text_job(beginning, columns, text_field, id_field)
+        if requests is None
+        else _write_request_job(beginning, requests)
     )
-    return Draft(text + "\n", columns, text_field, id_field, len(files))
+    return Draft("\n".join(lines) + "\n", columns, text_field, id_field, len(files), endpoint)
 
 
 def write_draft(draft: Draft, place: Path, *, may_replace: bool) -> Job:
@@ -85,7 +98,7 @@ def write_draft(draft: Draft, place: Path, *, may_replace: bool) -> Job:
 
 def _choose_text(columns: Sequence[Column], pattern: str) -> str:
     """The longest text that most rows have; a name that texts usually have breaks ties within a factor of two."""
-    usable = [column for column in columns if _FIELD.fullmatch(column.name) and column.num_values]
+    usable = [column for column in columns if _can_print(column.name) and column.num_values]
     if not usable:
         found = ", ".join(column.name for column in columns[:MAX_TOLD]) or "none"
         raise InputError(
@@ -97,6 +110,18 @@ def _choose_text(columns: Sequence[Column], pattern: str) -> str:
     longest = max(column.mean_chars for column in texts)
     named = [column for column in texts if column.name.lower() in _TEXT_NAMES and 2 * column.mean_chars >= longest]
     return max(named or texts, key=lambda column: column.mean_chars).name
+
+
+def _can_print(name: str) -> bool:
+    """Whether `{{ name }}` is the value of that field; some words are Jinja's own."""
+    if not _FIELD.fullmatch(name):
+        return False
+    try:
+        template = PromptTemplate.parse(None, f"{{{{ {name} }}}}")
+    except JobError:
+        return False
+    rendered = template.render(Document(Origin("", 1, ""), {name: name}))
+    return isinstance(rendered, tuple) and rendered[0].content == name
 
 
 def _choose_id(columns: Sequence[Column], text_field: str) -> str | None:
@@ -121,34 +146,53 @@ def _looks_like_id(column: Column) -> bool:
     return column.type == "text" and not any(" " in str(example) for example in column.examples)
 
 
-def _write_lines(
-    *,
-    name: str,
-    path: str,
-    model: str,
-    is_default_model: bool,
-    columns: Sequence[Column],
-    text_field: str,
-    id_field: str | None,
+@dataclass(frozen=True, slots=True)
+class _Beginning:
+    """What each job says first."""
+
+    name: str
+    path: str
+    model: str
+    is_default_model: bool
+
+    def write_input(self, target: str) -> Iterator[str]:
+        yield "# Written by `bulkinfer init`. Paths are relative to this file; `bulkinfer schema` has every key."
+        yield "#"
+        yield "#     bulkinfer plan FILE                # what it would do, without the model"
+        yield "#     bulkinfer run FILE --limit 10      # try it; the same again asks only what is missing"
+        yield f"#     bulkinfer export FILE --to {target}"
+        yield f"name: {_quote(self.name)}"
+        yield ""
+        yield "input:"
+        if hide_secrets(self.path) != self.path:
+            yield "  # What is secret in it belongs into an environment variable; ${NAME} stands for one."
+        yield f"  path: {_quote(self.path)}"
+
+    def write_model(self) -> Iterator[str]:
+        yield ""
+        yield "model:"
+        if self.is_default_model:
+            yield "  # Tiny: it shows how things work, not how good they are. Name your own: a hub id, or a folder."
+        yield f"  path: {_quote(self.model)}"
+
+    def write_end(self) -> Iterator[str]:
+        yield ""
+        yield "limits:"
+        yield "  max_failures: 5%                     # more, and the run ends with exit code 5"
+        yield ""
+        yield "output:"
+        yield f"  database: {_quote(f'{self.name}.duckdb')}"
+
+
+def _write_text_job(
+    beginning: _Beginning, columns: Sequence[Column], text_field: str, id_field: str | None
 ) -> Iterator[str]:
-    yield "# Written by `bulkinfer init`. Paths are relative to this file; `bulkinfer schema` has every key."
-    yield "#"
-    yield "#     bulkinfer plan FILE                # what it would do, without the model"
-    yield "#     bulkinfer run FILE --limit 10      # try it; the same again asks only what is missing"
-    yield "#     bulkinfer export FILE --to answers.parquet"
-    yield f"name: {_quote(name)}"
-    yield ""
-    yield "input:"
-    yield f"  path: {_quote(path)}"
+    yield from beginning.write_input("answers.parquet")
     if id_field is None:
         yield "  # id: ...                            # a column that names a row; none is short and different in each"
     else:
         yield f"  id: {_quote(id_field)}  # names a row in results and failures"
-    yield ""
-    yield "model:"
-    if is_default_model:
-        yield "  # Tiny: it shows how things work, not how good they are. Name your own: a hub id, or a folder."
-    yield f"  path: {_quote(model)}"
+    yield from beginning.write_model()
     yield ""
     yield "prompt:"
     yield "  system: You summarise texts in one short sentence."
@@ -161,16 +205,35 @@ def _write_lines(
     yield "sampling:"
     yield "  temperature: 0                       # always the most likely token"
     yield "  max_tokens: 128                      # an answer that needs more is a failure, `truncated`"
-    yield ""
-    yield "limits:"
-    yield "  max_failures: 5%                     # more, and the run ends with exit code 5"
-    yield ""
-    yield "output:"
-    yield f"  database: {_quote(f'{name}.duckdb')}"
+    yield from beginning.write_end()
+
+
+def _write_request_job(beginning: _Beginning, requests: BatchRequests) -> Iterator[str]:
+    """Requests bring prompt, parameters and names of their own."""
+    endpoint, *others = requests.endpoints
+    yield from beginning.write_input("answers.openai.jsonl")
+    yield "  format: openai                       # requests of OpenAI's batch API, each named by its custom_id"
+    yield f"  openai_url: {endpoint}"
+    for other in others:
+        yield f"  # There are requests for {other}, too: they are failures here, and need a job of their own."
+    if requests.models:
+        names = ", ".join(map(_quote_in_list, requests.models[:MAX_TOLD]))
+        yield f"  openai_model: [{names}]  # what they call the model; it is the job's that answers"
+    yield from beginning.write_model()
+    if endpoint == EMBEDDINGS:
+        yield ""
+        yield "task:"
+        yield "  kind: embed"
+    else:
+        yield ""
+        yield "sampling:                              # of requests that do not say"
+        yield "  temperature: 0                       # always the most likely token"
+        yield "  max_tokens: 256                      # an answer that needs more is a failure, `truncated`"
+    yield from beginning.write_end()
 
 
 def _tell_columns(columns: Sequence[Column], text_field: str) -> Iterator[str]:
-    others = [column for column in columns if column.name != text_field and _FIELD.fullmatch(column.name)]
+    others = [column for column in columns if column.name != text_field and _can_print(column.name)]
     if others:
         yield "  # Other fields that the prompt can print; one that may be missing needs {{ name | default('') }}:"
     for column in others[:MAX_TOLD]:
@@ -195,4 +258,8 @@ def _quote(text: str) -> str:
     """A text as YAML reads it back, and a job file takes it."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS and not re.fullmatch(r"[0-9._+eE-]+|~", text):
         return text
+    return _quote_in_list(text)
+
+
+def _quote_in_list(text: str) -> str:
     return json.dumps(re.sub(r"(\$?\$\{)", r"$\1", text), ensure_ascii=False)

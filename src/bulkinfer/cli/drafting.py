@@ -22,7 +22,10 @@ def init(
     json: JsonOption = False,
 ) -> None:
     """Look at an input and write a job file for it, with comments, that runs as it is."""
-    with json_errors(json, {"input": input}):
+    from bulkinfer.sources.urls import hide_secrets
+
+    shown = hide_secrets(input)
+    with json_errors(json, {"input": shown}):
         from bulkinfer.display import print_lines
         from bulkinfer.draft import draft_job, write_draft
 
@@ -38,18 +41,20 @@ def init(
         print_json(
             {
                 "job": str(to),
-                "input": input,
+                "input": shown,
                 "files": draft.num_files,
                 "id": draft.id_field,
                 "text": draft.text_field,
+                "endpoint": draft.endpoint,
                 "columns": columns,
             }
         )
         return
     named = f"named by {draft.id_field}" if draft.id_field else "named by file and row: no column is an id"
+    what = f"the text is {draft.text_field}" if draft.endpoint is None else f"OpenAI requests for {draft.endpoint}"
     print_lines(
         [
-            f"{to}: the text is {draft.text_field}, {named}; {len(draft.columns)} columns, {draft.num_files:,} file(s)",
+            f"{to}: {what}, {named}; {len(draft.columns)} columns, {draft.num_files:,} file(s)",
             f"next: bulkinfer run {to} --limit 10",
         ]
     )

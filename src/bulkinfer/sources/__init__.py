@@ -4,7 +4,7 @@
 """
 
 from bulkinfer.sources.base import Source
-from bulkinfer.sources.describing import Column, describe_columns
+from bulkinfer.sources.describing import BatchRequests, Column, describe_columns, describe_requests
 from bulkinfer.sources.files import find_source_files
 from bulkinfer.sources.finding import find_input, find_named_files, takes_in
 from bulkinfer.sources.json_columns import has_json_values, to_texts
@@ -14,12 +14,14 @@ from bulkinfer.sources.stamps import add_images
 from bulkinfer.sources.urls import hide_secrets
 
 __all__ = [
+    "BatchRequests",
     "Column",
     "Originals",
     "Shape",
     "Source",
     "add_images",
     "describe_columns",
+    "describe_requests",
     "find_input",
     "find_named_files",
     "find_shape",

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from bulkinfer.records import Document, JsonValue, SourceFile
+from bulkinfer.records import Document, FormatKind, JsonValue, SourceFile
+from bulkinfer.sources.openai_batch import ENDPOINTS
 from bulkinfer.sources.opening import open_source
 
 NUM_LOOKED_AT = 200
@@ -39,6 +40,33 @@ def describe_columns(file: SourceFile) -> tuple[Column, ...]:
     rows = [row.fields for row in islice(_iter_documents(file), NUM_LOOKED_AT)]
     names = dict.fromkeys(name for row in rows for name in row)
     return tuple(_describe(name, rows) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRequests:
+    """What a file of OpenAI's batch API asks for, judged by its first lines."""
+
+    endpoints: tuple[str, ...]
+    """The most frequent first; requests for another than the job's are failures."""
+    models: tuple[str, ...]
+    """Names by which they call the model, in the order in which they come."""
+
+
+def describe_requests(file: SourceFile) -> BatchRequests | None:
+    """None where most of the first rows are no requests. Raises InputError as `describe_columns` does."""
+    if file.format.kind not in {FormatKind.JSONL, FormatKind.OPENAI}:
+        return None
+    lines = replace(file, format=replace(file.format, kind=FormatKind.JSONL))
+    rows = [row.fields for row in islice(_iter_documents(lines), NUM_LOOKED_AT)]
+    asked = [(str(row["url"]), row["body"]) for row in rows if _is_request(row)]
+    if 2 * len(asked) <= len(rows):
+        return None
+    models = dict.fromkeys(str(body["model"]) for _, body in asked if isinstance(body, Mapping) and body.get("model"))
+    return BatchRequests(tuple(url for url, _ in Counter(url for url, _ in asked).most_common()), tuple(models))
+
+
+def _is_request(row: Mapping[str, JsonValue]) -> bool:
+    return "custom_id" in row and row.get("url") in ENDPOINTS and isinstance(row.get("body"), Mapping)
 
 
 def _iter_documents(file: SourceFile) -> Iterator[Document]:

@@ -17,7 +17,7 @@ from bulkinfer.sources.custom_ids import CustomIds
 from bulkinfer.sources.jsonl import JsonlSource
 
 CHAT, COMPLETIONS, EMBEDDINGS = "/v1/chat/completions", "/v1/completions", "/v1/embeddings"
-_ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
+ENDPOINTS = (CHAT, COMPLETIONS, EMBEDDINGS)
 _TEXT_FIELDS = {CHAT: "messages", COMPLETIONS: "prompt", EMBEDDINGS: "input"}
 _SAME = frozenset(
     {
@@ -136,7 +136,7 @@ class OpenAiSource:
         url = request.get("url")
         if url == self._about.url:
             return None
-        if url in _ENDPOINTS:
+        if url in ENDPOINTS:
             advice = f"give it a job of its own, with input.openai_url: {url}"
             return f"url: {url} is another endpoint than the job's, {self._about.url}; {advice}"
         return f"url: expected {self._about.url}"
