@@ -10,8 +10,8 @@ import pytest
 from bulkinfer.errors import ExitCode
 from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
-from bulkinfer.records import SeenImage
-from bulkinfer.runner import RunReport, plan_run
+from bulkinfer.records import Only, SeenImage
+from bulkinfer.runner import RunOptions, RunReport, plan_run
 from bulkinfer.runner.forecast import forecast_run
 from bulkinfer.sources import images, stamps
 from bulkinfer.store import Reader, open_reader, runs
@@ -188,3 +188,38 @@ def test_a_name_that_the_prompt_prints_counts_beside_the_image(photos: JobFolder
     photos.spec["prompt"]["user"] = "{{ photo }}: {{ body }}"
     photos.write_job()
     assert counts(photos.run_as_written()) == (2, 2, 0, 2, 0)
+
+
+@pytest.mark.usefixtures("_settled")
+def test_a_run_goes_on_where_another_ended_also_among_images(photos: JobFolder) -> None:
+    rows = [{"id": f"{number}", "body": f"{number}", "photo": f"{number % 90}.png"} for number in range(300)]
+    for number in range(90):
+        (photos.path / "a" / f"{number}.png").write_bytes(ONE + bytes([number]))
+    photos.write_documents(rows, str(Path("a", "in.jsonl")))
+    photos.spec["input"]["path"] = "a"
+    photos.write_job()
+    assert counts(photos.run_as_written(RunOptions(limit=120))) == (120, 120, 0, 120, 0)
+    assert counts(photos.run_as_written()) == (300, 300, 120, 180, 0)
+    assert counts(photos.run_as_written()) == (300, 300, 300, 0, 0)
+    assert select(photos, "select count(*), count(distinct document_hash) from answers") == [(300, 300)]
+    (photos.path / "a" / "89.png").write_bytes(OTHER)
+    assert counts(photos.run_as_written()) == (300, 300, 297, 3, 0), "rows 90, 180 and 270"
+
+
+@pytest.mark.usefixtures("_settled")
+def test_a_run_over_failures_reads_their_images_alone(photos: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"id": f"{n}", "body": f"{n}", "photo": "none.png" if n % 70 == 5 else "1.png"} for n in range(200)]
+    photos.write_documents(rows, str(Path("a", "in.jsonl")))
+    photos.spec["input"]["path"] = "a"
+    photos.write_job()
+    assert counts(photos.run_as_written()) == (200, 200, 0, 197, 3)
+    read = images.read_image_file
+    names: list[str] = []
+
+    def note(path: str, name: str) -> SeenImage:
+        names.append(name)
+        return read(path, name)
+
+    monkeypatch.setattr(images, "read_image_file", note)
+    assert counts(photos.run_as_written(RunOptions(only=Only.FAILED))) == (200, 200, 197, 0, 3)
+    assert names == ["none.png"] * 3

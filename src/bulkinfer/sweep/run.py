@@ -50,7 +50,8 @@ def run_sweep(
     specs = [describe_rig(plan.engine_spec, options, choice) for choice in choices]
     job = plan.job
     own_reserve = job.spec.limits.reserve
-    sources = [open_source(file, plan.template.fields, job.spec.input.id) for file in plan.files]
+    files = [replace(file, images=None) for file in plan.files]  # its load is of texts
+    sources = [open_source(file, plan.template.fields, job.spec.input.id) for file in files]
     load = read_load(job, plan.template, sources, options.max_tokens, options.low)
     points: list[Point] = []
     engines: list[dict[str, Any]] = []
