@@ -68,7 +68,8 @@ def decide_outcome(
 
 def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
     """The outcome of a row that could not be read. It has no attempts: the engine never saw it."""
-    return _fail_unseen(row, row.digest, FailureCode.UNREADABLE_ROW, row.reason, now)
+    details = None if row.parameter is None else {"parameter": row.parameter}
+    return _fail_unseen(row, row.digest, FailureCode.UNREADABLE_ROW, row.reason, now, details)
 
 
 def fail_document(document: Document, document_hash: bytes, code: FailureCode, message: str, now: datetime) -> Failure:
@@ -211,7 +212,12 @@ def _succeed(request: Request, completion: Completion, kept: Kept, waited_s: flo
 
 
 def _fail_unseen(
-    row: Document | UnreadableRow, document_hash: bytes, code: FailureCode, message: str, now: datetime
+    row: Document | UnreadableRow,
+    document_hash: bytes,
+    code: FailureCode,
+    message: str,
+    now: datetime,
+    details: Mapping[str, JsonValue] | None = None,
 ) -> Failure:
     return Failure(
         document_hash=document_hash,
@@ -222,4 +228,5 @@ def _fail_unseen(
         attempts=0,
         retryable=is_retryable(code),
         failed_at=now,
+        details=details,
     )

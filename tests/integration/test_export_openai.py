@@ -156,10 +156,47 @@ def test_a_batch_file_comes_back_as_one(folder: JobFolder) -> None:
     ]
 
 
+@pytest.mark.parametrize("url", ["/v1/chat/completions", "/v1/completions"])
+def test_all_that_requests_may_ask_for_comes_back_in_openais_words(folder: JobFolder, url: str) -> None:
+    is_chat = url.endswith("chat/completions")
+
+    def request(custom_id: str, **parameters: object) -> dict[str, Any]:
+        text = f"text of {custom_id}"
+        prompt = {"messages": [{"role": "user", "content": text}]} if is_chat else {"prompt": text}
+        body = {"model": "model", **prompt, **parameters}
+        return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+    logprobs = {"logprobs": True, "top_logprobs": 2} if is_chat else {"logprobs": 2}
+    several = {"n": 3, "temperature": 1, "stop": ["\n"], "seed": 1, "logit_bias": {"1": 1}, **logprobs}
+    json_form = {"response_format": {"type": "json_object"}, "presence_penalty": 1, "frequency_penalty": -1}
+    folder.write_documents([request("several", **several), request("json", **json_form), request("no", suffix="x")])
+    del folder.spec["prompt"]
+    folder.spec["input"] = {"path": "in.jsonl", "format": "openai", "openai_url": url}
+    folder.run(limits={"max_failures": "100%"})
+    export(folder)
+    bodies = {line["custom_id"]: line["response"]["body"] for line in read_lines(folder.path / "out.openai.jsonl")}
+    assert bodies.keys() == {"several", "json"}
+    if is_chat:
+        chat = ChatCompletion.model_validate(bodies["several"], strict=True)
+        tokens = [choice.logprobs.content for choice in chat.choices if choice.logprobs is not None]
+        assert [bool(content) and len(content[0].top_logprobs) for content in tokens if content] == [2, 2, 2]
+        assert ChatCompletion.model_validate(bodies["json"], strict=True).choices[0].message.content == "{}"
+    else:
+        completion = Completion.model_validate(bodies["several"], strict=True)
+        found = [choice.logprobs.top_logprobs for choice in completion.choices if choice.logprobs is not None]
+        assert [bool(top) and len(top[0]) for top in found if top] == [2, 2, 2]
+        assert Completion.model_validate(bodies["json"], strict=True).choices[0].text == "{}"
+    (error,) = read_lines(folder.path / "out_errors.openai.jsonl")
+    told = ErrorObject.model_validate(error["response"]["body"]["error"], strict=True)
+    assert (told.code, told.param, told.type) == ("unreadable_row", "suffix", "invalid_request_error")
+    with open_reader(folder.database) as reader:
+        assert list(reader.query("select details->>'parameter' from failures").rows) == [("suffix",)]
+
+
 def test_several_answers_are_several_choices() -> None:
     from bulkinfer.export.batches import BatchWriter, Endpoint
 
-    token = ["Hi", -0.25, [["Hi", -0.25], ["Ho", -1.5]]]
+    token = ["Hi", -0.25, [["Hu", -0.5], ["Ho", -1.5]]]
     details = {
         "outputs": [
             {"text": "Hi", "finish_reason": "stop", "output_tokens": 1},
@@ -183,7 +220,7 @@ def test_several_answers_are_several_choices() -> None:
     assert parsed.choices[1].finish_reason == "stop"
     assert parsed.choices[0].logprobs is not None
     assert parsed.choices[0].logprobs.content is not None
-    assert parsed.choices[0].logprobs.content[0].top_logprobs[1].token == "Ho"
+    assert [one.token for one in parsed.choices[0].logprobs.content[0].top_logprobs] == ["Hi", "Hu", "Ho"]
     text = BatchWriter(Endpoint.COMPLETIONS, "m", None, None)._write_body(row, "1")  # type: ignore[arg-type]  # as above
     completion = Completion.model_validate(text, strict=True)
     assert [choice.text for choice in completion.choices] == ["Hi", "Ho"]
@@ -210,3 +247,19 @@ def test_the_error_file_is_named_after_the_other(name: str, errors: str) -> None
     from bulkinfer.records import ExportFormat
 
     assert parse_target(Path("a") / name, ExportFormat.OPENAI).error_path == Path("a") / errors
+
+
+@pytest.mark.parametrize(
+    ("kept", "expected"),
+    [
+        ([("a", -0.1, [("b", -2.0)]), ("c", -0.2, [("d", -3.0)])], [["a", "b"], ["c", "d"]]),
+        ([("a", -0.1, [("b", -2.0)]), ("z", -9.0, [("d", -1.0), ("e", -3.0)])], [["a", "b"], ["d", "e"]]),
+        ([("b", -2.0, [("a", -0.1)])], [["a", "b"]]),
+        ([("a", -0.1, []), ("b", -0.1, [])], [[], []]),
+        ([], []),
+    ],
+)
+def test_the_likeliest_tokens_hold_the_one_that_was_drawn(kept: list[Any], expected: list[list[str]]) -> None:
+    from bulkinfer.export.batches import _add_drawn
+
+    assert [[token for token, _ in top] for _, _, top in _add_drawn(kept)] == expected

@@ -138,6 +138,33 @@ def test_the_form_of_an_answer_is_text_as_the_order_of_its_keys_counts(tmp_path:
     assert fields == {"custom_id": "r1", "prompt": "Once", "response_format": '{"type":"json_object"}'}
 
 
+def test_messages_are_read_as_openais_clients_write_them(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}
+    messages = [{"role": "developer", "content": "Be brief."}, *MESSAGES, answer, *MESSAGES]
+    fields = read_fields(tmp_path, {"model": "m", "messages": messages})
+    assert isinstance(fields, dict)
+    plain = [{"role": "system", "content": "Be brief."}, *MESSAGES, {"role": "assistant", "content": "x"}, *MESSAGES]
+    assert fields["messages"] == plain
+
+
+@pytest.mark.parametrize(
+    ("line", "parameter"),
+    [
+        (request(body={**BODY, "tools": [{}]}), "tools"),
+        (request(body={**BODY, "tool_choice": "required"}), "tool_choice"),
+        (request(body={**BODY, "stream": True}), "stream"),
+        (request(body={**BODY, "audio": {"voice": "alloy"}}), "audio"),
+        (request(body={**BODY, "model": "other"}), "model"),
+        (request(url=EMBEDDINGS), "url"),
+        ("[broken", None),
+    ],
+)
+def test_a_fault_names_the_parameter(tmp_path: Path, line: object, parameter: str | None) -> None:
+    (row,) = read(tmp_path, line)
+    assert isinstance(row, UnreadableRow)
+    assert row.parameter == parameter
+
+
 def test_texts_in_lists_and_tokens_are_refused(tmp_path: Path) -> None:
     fault = "expected one text; give each text a request of its own"
     assert read_fields(tmp_path, {"model": "m", "prompt": ["a", "b"]}, COMPLETIONS) == f"body.prompt: {fault}"

@@ -105,7 +105,13 @@ class BatchWriter:
             case RowStatus.FAILED:
                 is_server = row["failure_code"] in _SERVER_FAULTS
                 kind = "server_error" if is_server else "invalid_request_error"
-                error = {"message": row["failure_message"], "type": kind, "param": None, "code": row["failure_code"]}
+                parameter = _read_details(row).get("parameter")
+                error = {
+                    "message": row["failure_message"],
+                    "type": kind,
+                    "param": parameter,
+                    "code": row["failure_code"],
+                }
                 status = 500 if is_server else 400
                 return {"status_code": status, "request_id": request_id, "body": {"error": error}}
         return None
@@ -145,10 +151,15 @@ def _write_vector(vector: Vector | None, line: bytes) -> Vector | str | None:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode()
 
 
+def _read_details(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    told = row.get("details")  # a database from before has none
+    found: Mapping[str, Any] = orjson.loads(told) if told else {}
+    return found
+
+
 def _list_answers(row: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """Text, reason to end, log probabilities and reasoning of each answer to one document."""
-    told = row.get("details")  # a database from before has none
-    details = orjson.loads(told) if told else {}
+    details = _read_details(row)
     outputs = details.get("outputs") or [{"text": row["output"], "finish_reason": row["finish_reason"]}]
     is_one = "outputs" not in details
     logprobs, reasoning = details.get("logprobs"), details.get("reasoning")
@@ -170,13 +181,29 @@ def _write_chat_choice(index: int, answer: Mapping[str, Any]) -> Mapping[str, Js
             "reasoning"
         ]  # as vLLM's server and others call it; OpenAI has no such key
     logprobs = answer["logprobs"]
-    tokens = None if logprobs is None else [_write_token(*token) for token in logprobs]
+    tokens = None if logprobs is None else [_write_token(*token) for token in _add_drawn(logprobs)]
     return {
         "index": index,
         "message": message,
         "logprobs": None if tokens is None else {"content": tokens, "refusal": None},
         "finish_reason": answer["finish_reason"],
     }
+
+
+def _add_drawn(logprobs: Sequence[Any]) -> Iterator[tuple[str, float, Sequence[tuple[str, float]]]]:
+    """Each token with all of the likeliest, as OpenAI has them: those that are kept leave out the one that was drawn.
+
+    It is among them where another place has more of them. Where none has, it is taken to be: it nearly always is.
+    """
+    most = max((len(others) for _, _, others in logprobs), default=0)
+    is_told = any(len(others) < most for _, _, others in logprobs)
+    for token, logprob, others in logprobs:
+        is_likeliest = len(others) < most or (most > 0 and not is_told)
+        yield token, logprob, sorted([*others, (token, logprob)], key=_by_logprob) if is_likeliest else others
+
+
+def _by_logprob(one: tuple[str, float]) -> float:
+    return -one[1]
 
 
 def _write_token(token: str, logprob: float, others: Sequence[tuple[str, float]]) -> Mapping[str, JsonValue]:
@@ -191,7 +218,8 @@ def _write_text_choice(index: int, answer: Mapping[str, Any]) -> Mapping[str, Js
         told = {
             "tokens": [token for token, _, _ in logprobs],
             "token_logprobs": [logprob for _, logprob, _ in logprobs],
-            "top_logprobs": [dict(others) for _, _, others in logprobs],
+            # As OpenAI's has it, always with the one that was drawn.
+            "top_logprobs": [dict([(token, logprob), *others]) for token, logprob, others in logprobs],
         }
     return {"index": index, "text": answer["text"], "logprobs": told, "finish_reason": answer["finish_reason"]}
 

@@ -65,6 +65,8 @@ class UnreadableRow:
     """16 bytes, of the row as it stands: a mended row is a new document."""
     reason: str
     """Names file, line and what is wrong; never quotes the row."""
+    parameter: str | None = None
+    """Of a request: which of its parameters is at fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ names). What a request asks for and would not get makes its row unreadable, nami
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bulkinfer.constraints import write_json
 from bulkinfer.fingerprint import write_canonical
@@ -56,6 +56,15 @@ _FIELDS = {
 _MODEL_NAME = re.compile(r"[\w.:/@-]{1,100}", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """What is wrong with a request."""
+
+    key: str
+    """Of the line; of its body with `body.` before it."""
+    said: str
+
+
 class OpenAiSource:
     """A batch file for one endpoint. Rows are numbered by line; each is named by its `custom_id`."""
 
@@ -99,10 +108,10 @@ class OpenAiSource:
         found = self._parse(line.fields, line.origin.row, names)
         custom_id = line.fields.get("custom_id")
         origin = name_origin(self._file.name, line.origin.row, custom_id if isinstance(custom_id, str) else None)
-        if isinstance(found, str):
+        if isinstance(found, _Fault):
             return _unreadable(line, origin, found)
         if (refused := self._find_refused(found)) is not None:
-            return _unreadable(line, origin, f"body.{refused}: this job does not take it from requests")
+            return _unreadable(line, origin, _Fault(f"body.{refused}", "this job does not take it from requests"))
         needed = found if self._fields is None else {name: found[name] for name in self._fields if name in found}
         return replace(line, origin=origin, fields=needed)
 
@@ -112,41 +121,41 @@ class OpenAiSource:
             return None
         return next((name for name in _OF_THE_JOB if name in found and name not in self._fields), None)
 
-    def _parse(self, request: Mapping[str, JsonValue], number: int, names: CustomIds) -> dict[str, JsonValue] | str:
+    def _parse(self, request: Mapping[str, JsonValue], number: int, names: CustomIds) -> dict[str, JsonValue] | _Fault:
         """The fields of a request, or what is wrong with it."""
         custom_id = request.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
-            return "custom_id: expected text that is not empty"
+            return _Fault("custom_id", "expected text that is not empty")
         if (other := names.find_other(custom_id, number)) is not None:
-            return f"custom_id: the same as in {other}"
+            return _Fault("custom_id", f"the same as in {other}")
         if (fault := self._find_wrong_head(request)) is not None:
             return fault
         body = request.get("body")
         if not isinstance(body, Mapping):
-            return "body: expected an object"
+            return _Fault("body", "expected an object")
         fields = self._parse_body(body)
-        return fields if isinstance(fields, str) else {"custom_id": custom_id, **fields}
+        return fields if isinstance(fields, _Fault) else {"custom_id": custom_id, **fields}
 
-    def _find_wrong_head(self, request: Mapping[str, JsonValue]) -> str | None:
+    def _find_wrong_head(self, request: Mapping[str, JsonValue]) -> _Fault | None:
         unknown = sorted(request.keys() - {"custom_id", "method", "url", "body"})
         if unknown:
-            return f"{_shorten(unknown[0])}: no such key; a request has custom_id, method, url and body"
+            return _Fault(_shorten(unknown[0]), "no such key; a request has custom_id, method, url and body")
         if request.get("method", "POST") != "POST":
-            return "method: expected POST"
+            return _Fault("method", "expected POST")
         url = request.get("url")
         if url == self._about.url:
             return None
         if url in ENDPOINTS:
             advice = f"give it a job of its own, with input.openai_url: {url}"
-            return f"url: {url} is another endpoint than the job's, {self._about.url}; {advice}"
-        return f"url: expected {self._about.url}"
+            return _Fault("url", f"{url} is another endpoint than the job's, {self._about.url}; {advice}")
+        return _Fault("url", f"expected {self._about.url}")
 
-    def _parse_body(self, body: Mapping[str, JsonValue]) -> dict[str, JsonValue] | str:
+    def _parse_body(self, body: Mapping[str, JsonValue]) -> dict[str, JsonValue] | _Fault:
         model = body.get("model")
         if model not in self._about.models:
             is_name = isinstance(model, str) and _MODEL_NAME.fullmatch(model)
             found = f", found {model}; input.openai_model may name it" if is_name else ""
-            return f"body.model: expected the job's model ({', '.join(self._about.models)}){found}"
+            return _Fault("body.model", f"expected the job's model ({', '.join(self._about.models)}){found}")
         allowed = _FIELDS[self._about.url]
         fields: dict[str, JsonValue] = {}
         for name, value in body.items():
@@ -155,10 +164,10 @@ class OpenAiSource:
             if name in allowed and name not in {"logprobs", "max_tokens"}:
                 fields[name] = value
             elif name not in _READ_APART or not allowed & _READ_APART[name]:
-                return f"body.{_shorten(name)}: not supported for {self._about.url}"
+                return _Fault(f"body.{_shorten(name)}", f"not supported for {self._about.url}")
         if isinstance(form := fields.get("response_format"), Mapping):
             fields["response_format"] = write_json(form)  # as text: the order of a schema's keys counts
-        for read in (_read_text, _read_max_tokens, _read_logprobs):
+        for read in (_read_messages, _read_text, _read_max_tokens, _read_logprobs):
             if (fault := read(body, self._about.url, fields)) is not None:
                 return fault
         return fields
@@ -173,40 +182,54 @@ _READ_APART: Mapping[str, frozenset[str]] = {
 """Parameters that need a look at others, with the field that they become."""
 
 
-def _read_text(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> str | None:
+def _read_messages(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> None:
+    """`developer` is OpenAI's newer name of `system`; what is null in a message is not there."""
+    messages = fields.get("messages")
+    if url == CHAT and isinstance(messages, list):
+        fields["messages"] = [_plain_message(one) if isinstance(one, Mapping) else one for one in messages]
+
+
+def _plain_message(message: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    if message.get("role") != "developer" and None not in message.values():
+        return message
+    kept = {name: value for name, value in message.items() if value is not None}
+    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
+
+
+def _read_text(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> _Fault | None:
     name = _TEXT_FIELDS[url]
     if name not in fields:
-        return f"body.{name}: is missing"
+        return _Fault(f"body.{name}", "is missing")
     text = fields[name]
     if url != CHAT and isinstance(text, list) and len(text) == 1:
         text = fields[name] = text[0]
     if url != CHAT and not isinstance(text, str):
-        return f"body.{name}: expected one text; give each text a request of its own"
+        return _Fault(f"body.{name}", "expected one text; give each text a request of its own")
     return None
 
 
-def _read_max_tokens(body: Mapping[str, JsonValue], _url: str, fields: dict[str, JsonValue]) -> str | None:
+def _read_max_tokens(body: Mapping[str, JsonValue], _url: str, fields: dict[str, JsonValue]) -> _Fault | None:
     given = [body[name] for name in ("max_completion_tokens", "max_tokens") if body.get(name) is not None]
     if len(given) == 2 and given[0] != given[1]:
-        return "body.max_completion_tokens: another number than max_tokens"
+        return _Fault("body.max_completion_tokens", "another number than max_tokens")
     if given:
         fields["max_tokens"] = given[0]
     return None
 
 
-def _read_logprobs(body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> str | None:
+def _read_logprobs(body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> _Fault | None:
     logprobs, top = body.get("logprobs"), body.get("top_logprobs")
     if url == COMPLETIONS:
         if top is not None:
-            return "body.top_logprobs: not supported for /v1/completions"
+            return _Fault("body.top_logprobs", "not supported for /v1/completions")
         if logprobs is not None:
             fields["logprobs"] = logprobs
     elif logprobs is True:
         fields["logprobs"] = 0 if top is None else top
     elif logprobs is not None and logprobs is not False:
-        return "body.logprobs: expected true or false"
+        return _Fault("body.logprobs", "expected true or false")
     elif top:
-        return "body.top_logprobs: needs logprobs: true"
+        return _Fault("body.top_logprobs", "needs logprobs: true")
     return None
 
 
@@ -214,6 +237,7 @@ def _shorten(name: str) -> str:
     return name if len(name) <= 40 and name.isprintable() else "a key"
 
 
-def _unreadable(line: Document, origin: Origin, fault: str) -> UnreadableRow:
+def _unreadable(line: Document, origin: Origin, fault: _Fault) -> UnreadableRow:
     digest = hashlib.sha256(b"openai\0" + write_canonical(line.fields)).digest()[:16]
-    return UnreadableRow(origin, digest, f"{origin.source}, line {origin.row}: {fault}")
+    reason = f"{origin.source}, line {origin.row}: {fault.key}: {fault.said}"
+    return UnreadableRow(origin, digest, reason, fault.key.removeprefix("body."))
