@@ -9,6 +9,7 @@ import pytest
 
 from bulkinfer.constraints import find_pattern_fault
 from bulkinfer.constraints.json_schema import SchemaChecker, find_schema_fault
+from bulkinfer.constraints.keywords import FORMATS
 from bulkinfer.engines.scoring import Scoring
 from bulkinfer.engines.simulated_answers import draft_answer, score, write_structured
 from bulkinfer.engines.simulated_arguments import FaultKind
@@ -43,7 +44,9 @@ TICKET: dict[str, Any] = {
         {"anyOf": [{"type": "null"}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1, "maxItems": 2}]},
         {"allOf": [{"type": "object", "required": ["a"]}, {"properties": {"a": {"type": "integer", "minimum": -3}}}]},
         {"type": "integer", "exclusiveMaximum": 10, "multipleOf": 5},
-        *({"type": "string", "format": name} for name in ("date-time", "email", "ipv4", "uuid")),
+        {"type": "object", "required": ["a"], "additionalProperties": {"type": "integer"}, "minProperties": 3},
+        {"$ref": "#/$defs/a%20b", "$defs": {"a b": {"type": "boolean"}}},
+        *({"type": "string", "format": name} for name in sorted(FORMATS)),
     ],
 )
 def test_json_fits_its_schema(schema: dict[str, Any]) -> None:

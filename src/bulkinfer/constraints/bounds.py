@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from bulkinfer.constraints.fault import Fault, Path
-from bulkinfer.constraints.keywords import Schema, iter_schemas
+from bulkinfer.constraints.keywords import iter_schemas
+from bulkinfer.constraints.pointers import Schema
 from bulkinfer.records import JsonValue
 
 _SIZES = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))

@@ -5,17 +5,23 @@ It was chosen because it knows all drafts, tells the path of what is wrong, and 
 module where a job has a schema: that takes a tenth of a second.
 """
 
+import time
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from jsonschema.exceptions import best_match
-from jsonschema.validators import Draft202012Validator, validator_for
+from jsonschema import FormatChecker
+from jsonschema.exceptions import ValidationError, best_match
+from jsonschema.validators import Draft202012Validator, extend, validator_for
 
 from bulkinfer.constraints.bounds import find_bounds_fault
 from bulkinfer.constraints.fault import Fault
-from bulkinfer.constraints.keywords import Schema, find_keyword_fault
+from bulkinfer.constraints.formats import CHECKS
+from bulkinfer.constraints.keywords import find_keyword_fault, iter_roots
+from bulkinfer.constraints.pattern import MATCH_LIMIT_S, Matcher, MatchTooLong
+from bulkinfer.constraints.pointers import Schema
 from bulkinfer.constraints.references import find_reference_fault
 from bulkinfer.records import JsonValue
 
@@ -32,9 +38,10 @@ def find_schema_fault(schema: Schema) -> Fault | None:
     dialect = schema.get("$schema")
     if dialect is not None and not (isinstance(dialect, str) and any(draft in dialect for draft in _DRAFTS)):
         return Fault(("$schema",), f"a draft of JSON Schema that is known here: {', '.join(_DRAFTS)}")
-    return (
-        _find_invalid(schema) or find_keyword_fault(schema) or find_bounds_fault(schema) or find_reference_fault(schema)
-    )
+    for path, root in iter_roots(schema):
+        if (fault := _find_invalid(root, validator_for(schema, default=Draft202012Validator))) is not None:
+            return Fault((*path, *fault.path), fault.expected, fault.advice)
+    return find_keyword_fault(schema) or find_bounds_fault(schema) or find_reference_fault(schema)
 
 
 class SchemaChecker:
@@ -42,13 +49,18 @@ class SchemaChecker:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        self._matchers: dict[str, Matcher] = {}
+        self._until_s = 0.0
 
     def find_fault(self, value: JsonValue) -> str | None:
         """Where a value does not fit the schema, and which of its rules it breaks; never what stands there."""
+        self._until_s = time.monotonic() + MATCH_LIMIT_S
         try:
             fault = next(self._validator.iter_errors(value), None)
         except RecursionError:
             return "too many levels"
+        except MatchTooLong:
+            return "whether it matches a pattern takes too long to tell: simplify them"
         if fault is None:
             return None
         return f"{_name_place(fault)} breaks the rule {fault.validator}{_name_missing(fault)}"
@@ -56,12 +68,69 @@ class SchemaChecker:
     @cached_property
     def _validator(self) -> Any:  # noqa: ANN401 - the library is untyped here
         found: Any = validator_for(self._schema, default=Draft202012Validator)
-        return found(self._schema, format_checker=found.FORMAT_CHECKER)
+        checker = FormatChecker()  # knows all formats that need no other library
+        for name, fits in CHECKS.items():
+            checker.checks(name)(fits)
+        # The library matches with `re`, which cannot be given a limit, and divides in binary: 0.3 / 0.1 is not whole.
+        own = {
+            "multipleOf": _iter_division_faults,
+            "pattern": self._iter_pattern_faults,
+            "patternProperties": self._iter_faults_by_pattern,
+            "additionalProperties": self._iter_additional_faults,
+        }
+        return extend(found, own)(self._schema, format_checker=checker)
+
+    # Any: as the library calls the checks of its keywords.
+    def _iter_pattern_faults(self, validator: Any, pattern: str, value: Any, _: Any) -> Iterator[ValidationError]:  # noqa: ANN401
+        if validator.is_type(value, "string") and not self._is_in(pattern, value):
+            yield ValidationError("pattern")
+
+    def _iter_faults_by_pattern(
+        self,
+        validator: Any,  # noqa: ANN401
+        schemas: dict[str, Any],
+        value: Any,  # noqa: ANN401
+        _: Any,  # noqa: ANN401
+    ) -> Iterator[ValidationError]:
+        if not validator.is_type(value, "object"):
+            return
+        for pattern, schema in schemas.items():
+            for key, inner in value.items():
+                if self._is_in(pattern, key):
+                    yield from validator.descend(inner, schema, path=key, schema_path=pattern)
+
+    def _iter_additional_faults(
+        self,
+        validator: Any,  # noqa: ANN401
+        schema: Any,  # noqa: ANN401
+        value: Any,  # noqa: ANN401
+        around: dict[str, Any],
+    ) -> Iterator[ValidationError]:
+        if not validator.is_type(value, "object"):
+            return
+        patterns = around.get("patternProperties", {})
+        for key, inner in value.items():
+            if key in around.get("properties", {}) or any(self._is_in(pattern, key) for pattern in patterns):
+                continue
+            if schema is False:
+                yield ValidationError("additionalProperties")
+            else:
+                yield from validator.descend(inner, schema, path=key)
+
+    def _is_in(self, pattern: str, text: str) -> bool:
+        matcher = self._matchers.get(pattern)
+        if matcher is None:
+            matcher = self._matchers[pattern] = Matcher(pattern)
+        return matcher.is_in(text, self._until_s)
 
 
-def _find_invalid(schema: Schema) -> Fault | None:
+def _iter_division_faults(validator: Any, step: Any, value: Any, _: Any) -> Iterator[ValidationError]:  # noqa: ANN401
+    if validator.is_type(value, "number") and Fraction(repr(value)) % Fraction(repr(step)) != 0:
+        yield ValidationError("multipleOf")
+
+
+def _find_invalid(schema: Schema, dialect: Any) -> Fault | None:  # noqa: ANN401 - the library is untyped here
     """What of the schema the schema of schemas forbids."""
-    dialect: Any = validator_for(schema, default=Draft202012Validator)
     try:
         fault = best_match(dialect(dialect.META_SCHEMA).iter_errors(schema))
     except RecursionError:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from bulkinfer.constraints.fault import Fault, Path
 from bulkinfer.constraints.pattern import find_pattern_fault
+from bulkinfer.constraints.pointers import Part, Schema, resolve
 from bulkinfer.records import JsonValue
 
 FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"})
@@ -74,8 +75,6 @@ _NOT_HELD = frozenset(
 )
 """JSON Schema has them, the engine's backend does not."""
 
-Schema = Mapping[str, JsonValue] | bool
-
 
 def find_keyword_fault(schema: Schema) -> Fault | None:
     """The first part of a valid schema that the engine could not hold, or None."""
@@ -87,20 +86,41 @@ def find_keyword_fault(schema: Schema) -> Fault | None:
     return None
 
 
-def iter_schemas(schema: Schema, path: Path = ()) -> Iterator[tuple[Path, Mapping[str, JsonValue]]]:
-    """A valid schema and all schemas in it, each with its path; references are not followed."""
-    stack: list[tuple[Path, JsonValue]] = [(path, schema)]
+def iter_schemas(schema: Schema) -> Iterator[tuple[Path, Part]]:
+    """A valid schema and all schemas in it, each once, with its path; then what else in it references name."""
+    seen = set[int]()
+    for path, root in iter_roots(schema):
+        yield from _iter_tree(path, root, seen)
+
+
+def iter_roots(schema: Schema) -> Iterator[tuple[Path, Part]]:
+    """The schema, and what references name that is none of the schemas in it: they may lead anywhere."""
+    stack: list[tuple[Path, JsonValue]] = [((), schema)]
+    seen = set[int]()
+    while stack:
+        path, root = stack.pop()
+        if not isinstance(root, Mapping) or id(root) in seen:
+            continue
+        yield path, root
+        parts = [part for _, part in _iter_tree(path, root, seen)]
+        stack += [resolve(schema, str(part["$ref"])) for part in parts if "$ref" in part]
+
+
+def _iter_tree(path: Path, root: Part, seen: set[int]) -> Iterator[tuple[Path, Part]]:
+    """`seen`: by identity, what is left out; it grows."""
+    stack: list[tuple[Path, JsonValue]] = [(path, root)]
     while stack:
         at, part = stack.pop()
-        if not isinstance(part, Mapping):
+        if not isinstance(part, Mapping) or id(part) in seen:
             continue
+        seen.add(id(part))
         yield at, part
-        inner = [((*at, *below), child) for below, child in _iter_inner(part)]
-        stack += reversed(inner)
+        stack += reversed([((*at, *below), child) for below, child in iter_inner(part)])
 
 
-def _iter_inner(schema: Mapping[str, JsonValue]) -> Iterator[tuple[Path, JsonValue]]:
-    for key, value in schema.items():
+def iter_inner(part: Part) -> Iterator[tuple[Path, JsonValue]]:
+    """Schemas right in this one."""
+    for key, value in part.items():
         if key in _SCHEMA_IN:
             yield (key,), value
         elif key in _SCHEMAS_IN_LIST and isinstance(value, list):

@@ -5,6 +5,8 @@ What only one of them has is refused: looking around, references back, and ancho
 """
 
 import re
+import time
+import warnings
 from collections.abc import Iterator
 
 # The parser behind `re`: nothing public tells what is in a pattern, and a grammar of our own would differ from it.
@@ -20,6 +22,8 @@ MAX_PATTERN_CHARS = 10_000
 _MAX_CHARS_PER_TOKEN = 256
 """No vocabulary has longer tokens."""
 _FLAGS = re.IGNORECASE | re.DOTALL | re.VERBOSE | re.UNICODE
+_BRACE = re.compile(r"(?:[^\\]|^)(?:\\\\)*\{(?![0-9]+(?:,[0-9]*)?\}|,[0-9]+\})(?![^\[]*\])")
+"""A text to `re`, an error to other engines; `regex` takes {e} for so many errors. In a set it is a text to all."""
 _REFUSED = {
     sre.ASSERT: "looking ahead or behind, (?=...) and (?<=...)",
     sre.ASSERT_NOT: "looking ahead or behind, (?!...) and (?<!...)",
@@ -32,18 +36,10 @@ _REFUSED = {
 
 def find_pattern_fault(pattern: str) -> Fault | None:
     """Why answers cannot be made to fit this regular expression, or None."""
-    if len(pattern) > MAX_PATTERN_CHARS:
-        return Fault((), f"a regular expression of at most {MAX_PATTERN_CHARS:,} characters")
-    if "\0" in pattern:
-        return Fault((), "a regular expression without the character NUL")
-    try:
-        re.compile(pattern)
-        tree = _parser.parse(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
-        place = getattr(error, "pos", None)
-        where = "" if place is None else f" at character {place + 1}"
-        reason = error.msg if isinstance(error, re.error) else "it repeats or nests too much"
-        return Fault((), f"a regular expression: {reason}{where}")
+    fault = _find_unreadable(pattern)
+    if fault is not None:
+        return fault
+    tree = _parser.parse(pattern)
     if tree.state.flags & ~_FLAGS:
         return Fault((), "a regular expression with no other flags than i, s and x")
     nodes = list(_iter_nodes(tree))
@@ -53,16 +49,38 @@ def find_pattern_fault(pattern: str) -> Fault | None:
     return _find_inner_anchor(tree, [node for node in nodes if node[0] is sre.AT])
 
 
+def _find_unreadable(pattern: str) -> Fault | None:
+    """What Python does not read, or reads in its own way."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        return Fault((), f"a regular expression of at most {MAX_PATTERN_CHARS:,} characters")
+    if "\0" in pattern:
+        return Fault((), "a regular expression without the character NUL")
+    try:
+        with warnings.catch_warnings(action="error", category=FutureWarning):
+            re.compile(pattern)
+            list(_iter_nodes(_parser.parse(pattern)))
+    except FutureWarning:
+        return Fault((), "a regular expression without sets in sets", "in a set, write \\[ for [ and \\- for -")
+    except (re.error, OverflowError, RecursionError) as error:
+        place = getattr(error, "pos", None)
+        where = "" if place is None else f" at character {place + 1}"
+        reason = error.msg if isinstance(error, re.error) else "it repeats or nests too much"
+        return Fault((), f"a regular expression: {reason}{where}")
+    if _BRACE.search(pattern):
+        return Fault((), "a regular expression without a brace that repeats nothing", "write \\{ for a brace")
+    return None
+
+
 MATCH_LIMIT_S = 1.0
 """A repetition within a repetition can take years on a text that does not match."""
 
 
 class MatchTooLong(Exception):
-    """Whether a text matches could not be told within MATCH_LIMIT_S."""
+    """Whether a text matches could not be told in time."""
 
 
 class Matcher:
-    """Tells whether a text matches as a whole. A dot stands for any character but a line's end, for the engine too."""
+    """Tells whether a text matches. A dot stands for any character but a line's end, for the engine too."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = regex.compile(pattern)
@@ -71,6 +89,14 @@ class Matcher:
         """Raises MatchTooLong."""
         try:
             return self._pattern.fullmatch(text, timeout=MATCH_LIMIT_S) is not None
+        except TimeoutError:
+            raise MatchTooLong from None
+
+    def is_in(self, text: str, until_s: float) -> bool:
+        """Whether a part of a text matches. Raises MatchTooLong where that cannot be told until then."""
+        try:
+            # Not 0, which would be no limit.
+            return self._pattern.search(text, timeout=max(until_s - time.monotonic(), 1e-3)) is not None
         except TimeoutError:
             raise MatchTooLong from None
 

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 from bulkinfer.records import JsonValue
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
 MAX_INTEGER_DIGITS = 1000
 """More are refused: nobody's database takes them, and reading them takes quadratic time."""
 
@@ -33,6 +34,15 @@ def parse_strict_json(text: str) -> JsonValue:
     if "\\u" in text and _LONE_SURROGATE.search(write_json(value)):
         raise JsonFault("JSON with half a character (a lone surrogate)")
     return value
+
+
+def find_unwritable(value: object) -> str | None:
+    """What has to be there instead of a number or text that cannot be stored or sent as JSON; None for one that can."""
+    if isinstance(value, int) and not _MIN_INTEGER <= value <= _MAX_INTEGER:
+        return "a number of at most 64 bits"
+    if isinstance(value, str) and _LONE_SURROGATE.search(value):
+        return "text without half characters (lone surrogates)"
+    return None
 
 
 def write_json(value: JsonValue) -> str:

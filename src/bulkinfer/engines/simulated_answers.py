@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
-from bulkinfer.constraints import write_json
+from bulkinfer.constraints import resolve, write_json
 from bulkinfer.engines.answers import Answer
 from bulkinfer.engines.scoring import Scoring, Verdict, decide_label
 from bulkinfer.engines.simulated_arguments import FaultKind
@@ -142,7 +142,7 @@ class _Writer:
             value = flat.pop(parts[0])
             match parts[0]:
                 case "$ref":
-                    found = [self._resolve(value)]
+                    found = [resolve(self._root, value)[1]]
                 case "allOf":
                     found = value
                 case _:
@@ -151,13 +151,6 @@ class _Writer:
             for one in found:
                 flat = _merge(flat, one)
         return flat
-
-    def _resolve(self, reference: str) -> Any:  # noqa: ANN401
-        target: Any = self._root
-        for name in reference.split("/")[1:]:
-            name = name.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901
-            target = target[int(name)] if isinstance(target, list) else target[name]
-        return target
 
     def _choose_type(self, schema: Schema) -> str:
         kinds = schema.get("type")
@@ -175,8 +168,10 @@ class _Writer:
             for name, child in properties.items()
             if name in required or (depth < _MAX_DEPTH and child is not False and self._draw.random() < 0.5)
         }
-        written |= {name: None for name in required if name not in properties}
-        for name, child in properties.items():
+        further = schema.get("additionalProperties")
+        written |= {name: self.write(further, depth + 1) for name in required if name not in properties}
+        more = {**properties, **{f"key{number}": further for number in range(schema.get("minProperties", 0))}}
+        for name, child in more.items():
             if len(written) < schema.get("minProperties", 0) and name not in written:
                 written[name] = self.write(child, depth + 1)
         return written

@@ -12,6 +12,8 @@ from typing import Any
 
 import yaml
 
+from bulkinfer.constraints import find_unwritable
+
 MAX_DEPTH = 50
 MAX_VALUES = 100_000
 """Aliases make a short file expand without end; no job file that somebody wrote comes near."""
@@ -186,7 +188,11 @@ def build_scalar(node: yaml.ScalarNode) -> Plain:
         raise YamlFault(
             f"{node.tag.rpartition(':')[2]}: the text does not fit its tag", _place_of(node.start_mark)
         ) from None
-    return _join_halves(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        value = _join_halves(value)
+    if (expected := find_unwritable(value)) is not None:
+        raise YamlFault(f"expected {expected}", _place_of(node.start_mark))
+    return value
 
 
 def _join_halves(text: str) -> str:

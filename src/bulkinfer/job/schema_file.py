@@ -7,6 +7,7 @@ import json
 import os
 from pathlib import Path
 
+from bulkinfer.constraints import find_unwritable
 from bulkinfer.errors import JobError
 from bulkinfer.job.document import Plain
 from bulkinfer.job.explain import Origins
@@ -40,9 +41,22 @@ def inline_schema(values: dict[str, Plain], folder: Path, origins: Origins) -> d
         raise JobError(f"{name}: {text}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from None
     except RecursionError:
         raise JobError(f"{name}: the file {text} has too many levels") from None
+    except ValueError:
+        raise JobError(f"{name}: the file {text} has a number with too many digits") from None
+    if (expected := _find_unwritable(schema)) is not None:
+        raise JobError(f"{name}: the file {text} holds something else than {expected}")
     if not isinstance(schema, dict):
         raise JobError(f"{name}: the file {text} holds no JSON Schema: expected an object")
     return {**values, "task": {**task, "schema": schema}}
+
+
+def _find_unwritable(value: Plain) -> str | None:
+    match value:
+        case dict():
+            return next(filter(None, map(_find_unwritable, (*value, *value.values()))), None)
+        case list():
+            return next(filter(None, map(_find_unwritable, value)), None)
+    return find_unwritable(value)
 
 
 def _read(path: Path) -> bytes:
