@@ -36,7 +36,7 @@ Judgement = Kept | Broken
 
 
 class Judge(Protocol):
-    """Tells whether a text that is not blank is what it must be."""
+    """Tells whether a text is what it must be; one that is blank is given to it only where that may be."""
 
     def __call__(self, text: str, /) -> Judgement:
         """Judge one answer."""
@@ -53,6 +53,8 @@ class Contract:
     """An answer that was cut counts, if it is what it must be all the same."""
     is_vector: bool = False
     """It is numbers, and no text: `judge_vector` tells."""
+    allows_blank: bool = False
+    """Text that is empty or only white space may be an answer."""
 
 
 def make_contract(spec: JobSpec) -> Contract:
@@ -73,7 +75,7 @@ def make_contract(spec: JobSpec) -> Contract:
             )
         case ExtractTask(regex=str(regex)):
             demand = f"text that matches {regex} as a whole, and nothing else"
-            return Contract(partial(_judge_match, Matcher(regex)), demand, accepts_truncated)
+            return Contract(partial(_judge_match, Matcher(regex)), demand, accepts_truncated, allows_blank=True)
         case ScoreTask():
             return Contract(_judge_number, "a number")
         case EmbedTask():

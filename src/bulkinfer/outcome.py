@@ -1,11 +1,12 @@
 """What a document ends with: a Result or a Failure, and how many failures are too many. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from bulkinfer.constraints import write_json
-from bulkinfer.contract import ANY_ANSWER, Broken, Contract, Judgement, Kept, judge_vector
+from bulkinfer.contract import ANY_ANSWER, Broken, Contract, Kept, judge_vector
 from bulkinfer.job import FailureLimit
 from bulkinfer.records import (
     Completion,
@@ -62,8 +63,7 @@ def decide_outcome(
     judged = _judge(event, contract, vector_size)
     if isinstance(judged, Kept):
         return _succeed(request, event, judged, max(submitted_at_s - request.queued_at_s, 0.0), now)
-    code, message = judged
-    return fail_request(request, code, message, event.text, now, _add_adapter(event.details, request))
+    return fail_request(request, judged.code, judged.message, judged.text, now, _add_adapter(event.details, request))
 
 
 def fail_unreadable(row: UnreadableRow, now: datetime) -> Failure:
@@ -130,62 +130,100 @@ def _exceeds(limit: FailureLimit, num_failed: int, num_outcomes: int) -> bool:
     return num_failed - (limit.share or 0.0) * num_outcomes > 1e-6
 
 
-def _list_outputs(completion: Completion) -> Sequence[Mapping[str, JsonValue]]:
-    """What `details` has of each answer, where there are several."""
-    outputs: Any = (completion.details or {}).get("outputs", ())
-    return outputs  # type: ignore[no-any-return]  # as `engines.answers` made it
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One of the answers to a request."""
+
+    text: str
+    finish_reason: str
+    output_tokens: int
+    fault: str | None
+    """Why it could not be read."""
 
 
-def _list_texts(completion: Completion) -> list[str]:
-    """All answers."""
-    return [str(output["text"]) for output in _list_outputs(completion)] or [completion.text]
+@dataclass(frozen=True, slots=True)
+class _Unkept:
+    """Why a completion is no answer, and the text that is to blame."""
+
+    code: FailureCode
+    message: str
+    text: str
 
 
-def _judge(completion: Completion, contract: Contract, vector_size: int | None) -> Kept | tuple[FailureCode, str]:
+def _list_answers(completion: Completion) -> list[_Answer]:
+    """All answers; where there are several, `details` has them."""
+    outputs: Any = (completion.details or {}).get("outputs", ())  # as `engines.answers` made it
+    several = [
+        _Answer(one["text"], one["finish_reason"], one["output_tokens"], one.get("fault") or None) for one in outputs
+    ]
+    return several or [
+        _Answer(completion.text, completion.finish_reason, completion.output_tokens, completion.fault),
+    ]
+
+
+def _judge(completion: Completion, contract: Contract, vector_size: int | None) -> Kept | _Unkept:
     """What is kept of an answer; else why it is none."""
-    match completion.finish_reason:
+    reason = completion.finish_reason
+    # What an engine ends is the text of the answer that it ended.
+    text = next((one.text for one in _list_answers(completion) if one.finish_reason == reason), completion.text)
+    match reason:
         case FinishReason.STOP:
-            judged = _hold_to(contract, completion, vector_size)
-            return judged if isinstance(judged, Kept) else (FailureCode.INVALID_OUTPUT, judged.reason)
+            return _hold_to(contract, completion, vector_size)
         case FinishReason.LENGTH:
             advice = "`run --only truncated --set sampling.max_tokens=N` asks it again"
             if contract.accepts_truncated:
                 judged = _hold_to(contract, completion, vector_size)
                 if isinstance(judged, Kept):
                     return judged
-                advice = f"{judged.reason}; {advice}"
-            return FailureCode.TRUNCATED, f"{_describe_cut(completion)}; {advice}"
+                advice = f"{judged.message}; {advice}"
+            return _Unkept(FailureCode.TRUNCATED, f"{_describe_cut(completion)}; {advice}", text)
         case FinishReason.REPETITION:
-            return FailureCode.INVALID_OUTPUT, "the engine ended the answer because it repeated itself"
+            message = "the engine ended the answer because it repeated itself"
         case FinishReason.WHITE_SPACE:
-            return FailureCode.INVALID_OUTPUT, "the engine ended the answer because it went on with white space alone"
-        case reason:
+            message = "the engine ended the answer because it went on with white space alone"
+        case _:
             # abort, error, and what later engines may add: none of them is an answer.
-            return FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}"
+            return _Unkept(FailureCode.ENGINE_ERROR, f"the engine ended the request with {reason!r}", text)
+    return _Unkept(FailureCode.INVALID_OUTPUT, message, text)
 
 
-def _hold_to(contract: Contract, completion: Completion, vector_size: int | None) -> Judgement:
+def _hold_to(contract: Contract, completion: Completion, vector_size: int | None) -> Kept | _Unkept:
     """Of several answers, each must be what was promised; their value is the list of all."""
     if contract.is_vector:
-        return judge_vector(completion.vector or b"", vector_size)
-    texts = _list_texts(completion)
-    values = []
-    for text in texts:
-        judged = contract.judge(text) if text.strip() else Broken("the answer is empty or only white space")
+        judged = judge_vector(completion.vector or b"", vector_size)
         if isinstance(judged, Broken):
-            return judged
-        values.append(write_json(text) if judged.value is None else judged.value)
-    if _list_outputs(completion):
-        return Kept(f"[{','.join(values)}]")
-    return judged
+            return _Unkept(FailureCode.INVALID_OUTPUT, judged.reason, completion.text)
+        return judged
+    kept = []
+    answers = _list_answers(completion)
+    for number, answer in enumerate(answers, start=1):
+        judged = _judge_answer(contract, answer)
+        if isinstance(judged, Broken):
+            which = f" (answer {number} of {len(answers)})" if len(answers) > 1 else ""
+            return _Unkept(FailureCode.INVALID_OUTPUT, f"{judged.reason}{which}", answer.text)
+        kept.append(judged)
+    if len(answers) == 1:
+        return kept[0]
+    values = (
+        write_json(answer.text) if one.value is None else one.value for one, answer in zip(kept, answers, strict=True)
+    )
+    return Kept(f"[{','.join(values)}]")
+
+
+def _judge_answer(contract: Contract, answer: _Answer) -> Kept | Broken:
+    if answer.fault is not None:
+        return Broken(answer.fault)
+    if not answer.text.strip() and not contract.allows_blank:
+        return Broken("the answer is empty or only white space")
+    return contract.judge(answer.text)
 
 
 def _describe_cut(completion: Completion) -> str:
-    outputs = _list_outputs(completion)
-    if not outputs:
+    answers = _list_answers(completion)
+    if len(answers) == 1:
         return f"the answer was cut at {completion.output_tokens} tokens"
-    cut = [output for output in outputs if output["finish_reason"] == FinishReason.LENGTH]
-    return f"{len(cut)} of {len(outputs)} answers were cut, the first at {cut[0]['output_tokens']} tokens"
+    cut = [answer for answer in answers if answer.finish_reason == FinishReason.LENGTH]
+    return f"{len(cut)} of {len(answers)} answers were cut, the first at {cut[0].output_tokens} tokens"
 
 
 def _add_adapter(details: Mapping[str, JsonValue] | None, request: Request) -> Mapping[str, JsonValue] | None:

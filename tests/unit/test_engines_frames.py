@@ -76,6 +76,7 @@ def test_a_frame_to_the_child_arrives_unchanged(frame: ParentFrame) -> None:
                 Completion(HASH, "text", "stop", 10, 3, 2, 0.1, 0.2, 0.3),
                 Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, {"a": [1]}, bytes(range(256))),
                 Completion(HASH, "", "stop", 10, 0, 0, 0.1, 0.2, 0.3, None, b""),
+                Completion(HASH, "thought", "stop", 10, 0, 0, 0.1, 0.2, 0.3, fault="the parser failed"),
                 Rejection(HASH, FailureCode.PROMPT_TOO_LONG, "too long", 5000, 4000),
                 Rejection(HASH, FailureCode.ENGINE_REJECTED, "refused"),
                 EngineStats(1, 2, 0.5, 3, 4, 5, 6),

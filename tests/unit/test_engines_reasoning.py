@@ -6,10 +6,10 @@ import pytest
 
 from bulkinfer.engines import reasoning
 from bulkinfer.engines.answers import Answer
-from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer, check_parser, list_parsers
+from bulkinfer.engines.reasoning import Reasoning, check_parser, list_parsers
 from bulkinfer.engines.vllm_reading import read_outcome
 from bulkinfer.errors import JobError
-from bulkinfer.records import Completion, Rejection
+from bulkinfer.records import Completion
 from tests.unit.test_engines_answers import vllm_answer, vllm_output
 
 
@@ -38,12 +38,33 @@ def test_an_answer_is_what_is_left(text: str, thought: str | None, rest: str) ->
     assert (answer.reasoning, answer.text, answer.output_tokens) == (thought, rest, 3)
 
 
-def test_a_parser_that_fails_says_so_without_the_text() -> None:
-    with pytest.raises(UnreadableAnswer, match=r"^the reasoning parser marks failed on it: RuntimeError$"):
-        PARSER.split(Answer("broken", "stop", 3))
-    found = read_outcome(vllm_output(vllm_answer("broken", "stop")), 1.0, PARSER)
-    assert isinstance(found, Rejection)
-    assert (found.code, "secret" in found.message) == ("invalid_output", False)
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_what_a_parser_fails_on_comes_whole_and_with_the_fault(reason: str) -> None:
+    found = read_outcome(vllm_output(vllm_answer("broken</think>4", reason)), 1.0, PARSER)
+    assert isinstance(found, Completion)
+    assert found.fault == "the reasoning parser marks failed on it: RuntimeError"
+    assert (found.text, found.finish_reason, found.output_tokens, found.prompt_tokens) == (
+        "broken</think>4",
+        reason,
+        2,
+        2,
+    )
+    assert found.details is None
+
+
+def test_of_several_answers_the_one_that_a_parser_fails_on_has_the_fault() -> None:
+    answers = vllm_answer("a</think>b", "stop"), vllm_answer("broken</think>d", "stop")
+    found = read_outcome(vllm_output(*answers), 1.0, PARSER)
+    assert isinstance(found, Completion)
+    fault = "the reasoning parser marks failed on it: RuntimeError"
+    assert found.fault == fault
+    assert found.details == {
+        "outputs": [
+            {"text": "b", "finish_reason": "stop", "output_tokens": 2},
+            {"text": "broken</think>d", "finish_reason": "stop", "output_tokens": 2, "fault": fault},
+        ],
+        "reasoning": ["a", None],
+    }
 
 
 def test_each_of_several_answers_has_its_own_reasoning() -> None:

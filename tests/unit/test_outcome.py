@@ -255,11 +255,69 @@ def test_a_label_is_kept_without_the_white_space_around_it() -> None:
     assert (outcome.output, outcome.value) == ("spam", '"spam"')
 
 
+def several(*texts: str, finish_reason: str = "stop", **more: object) -> Completion:
+    """A completion of these answers; those in capitals end for this reason."""
+    outputs: list[Any] = [
+        {"text": text, "finish_reason": finish_reason if text.isupper() else "stop", "output_tokens": 4, **more}
+        for text in texts
+    ]
+    return replace(completion(texts[0], finish_reason), details={"outputs": outputs})
+
+
 def test_each_of_several_answers_is_held_to_the_contract_and_their_value_is_a_list() -> None:
-    outputs = [{"text": text, "finish_reason": "stop", "output_tokens": 4} for text in ("{}", "{1}")]
-    event = replace(completion("{}", "stop"), details={"outputs": outputs})
+    event = several("{}", "{1}")
     outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=JSON_CONTRACT)
     assert isinstance(outcome, Result)
     assert outcome.value == "[{},{1}]"
-    outputs[1]["text"] = "no"
-    assert isinstance(decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=JSON_CONTRACT), Failure)
+    strings = decide_outcome(REQUEST, several("a", 'b"'), submitted_at_s=12.0, now=NOW)
+    assert isinstance(strings, Result)
+    assert strings.value == '["a","b\\""]'
+
+
+@pytest.mark.parametrize(
+    ("event", "code", "message", "raw_output"),
+    [
+        (several("{}", "no", "nor this"), "invalid_output", "the answer is not JSON (answer 2 of 3)", "no"),
+        (several("{}", " "), "invalid_output", "the answer is empty or only white space (answer 2 of 2)", " "),
+        (several("{}", "{A", finish_reason="length"), "truncated", "1 of 2 answers were cut, the first at 4", "{A"),
+        (several("{}", "{A", finish_reason="repetition"), "invalid_output", "repeated itself", "{A"),
+        (several("{}", "{A", finish_reason="abort"), "engine_error", "'abort'", "{A"),
+    ],
+)
+def test_of_several_answers_the_one_that_is_to_blame_is_told_and_kept(
+    event: Completion, code: str, message: str, raw_output: str
+) -> None:
+    contract = replace(JSON_CONTRACT, accepts_truncated=False)
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=contract)
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.raw_output) == (code, raw_output)
+    assert message in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "accepts_truncated", "code"),
+    [("stop", False, "invalid_output"), ("length", False, "truncated"), ("length", True, "truncated")],
+)
+def test_an_answer_that_cannot_be_read_is_a_failure_with_its_text(
+    finish_reason: str, accepts_truncated: bool, code: str
+) -> None:
+    event = replace(completion("thought, and {}", finish_reason), fault="the parser failed")
+    contract = Contract(lambda _: Kept(None), "an answer", accepts_truncated)
+    outcome = decide_outcome(REQUEST, event, submitted_at_s=12.0, now=NOW, contract=contract)
+    assert isinstance(outcome, Failure)
+    assert (outcome.code, outcome.raw_output) == (code, "thought, and {}")
+    assert ("the parser failed" in outcome.message) is (finish_reason == "stop" or accepts_truncated)
+    one_of_two = several("x", fault="the parser failed")
+    assert isinstance(decide_outcome(REQUEST, one_of_two, submitted_at_s=12.0, now=NOW, contract=contract), Failure)
+
+
+@pytest.mark.parametrize(
+    ("regex", "text", "value"), [("x*", "", '""'), (" {0,3}", " ", '" "'), ("x{1,3}", "", None), ("x*", "y", None)]
+)
+def test_a_match_may_be_empty_where_the_pattern_says_so(regex: str, text: str, value: str | None) -> None:
+    task = {"kind": "extract", "regex": regex}
+    files = {"input": {"path": "a.jsonl"}, "model": {"path": "org/name"}, "output": {"database": "a.duckdb"}}
+    spec = {"name": "a", "task": task, "prompt": {"user": "x"}, "sampling": {"max_tokens": 9}, **files}
+    contract = make_contract(JobSpec.model_validate(spec))
+    outcome = decide_outcome(REQUEST, completion(text, "stop"), submitted_at_s=12.0, now=NOW, contract=contract)
+    assert (outcome.value if isinstance(outcome, Result) else None) == value

@@ -29,6 +29,8 @@ class Answer:
     logprobs: Sequence[TokenLogprob] | None = None
     reasoning: str | None = None
     """What a model thought aloud before it, split off."""
+    fault: str | None = None
+    """Why that could not be split off, without the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,15 @@ class Joined:
     output_tokens: int
     """Of all."""
     details: dict[str, JsonValue] | None
+    fault: str | None = None
+    """Of the first that could not be read."""
 
 
 def join_answers(answers: Sequence[Answer]) -> Joined:
     """All answers to a request, in their order; `details.outputs` where there are several."""
     details: dict[str, JsonValue] = {}
     if len(answers) > 1:
-        details["outputs"] = [
-            {"text": one.text, "finish_reason": str(one.finish_reason), "output_tokens": one.output_tokens}
-            for one in answers
-        ]
+        details["outputs"] = [_describe_answer(one) for one in answers]
     _add(details, "logprobs", [None if one.logprobs is None else _describe(one.logprobs) for one in answers])
     _add(details, "reasoning", [one.reasoning for one in answers])
     reasons = [one.finish_reason for one in answers if one.finish_reason != FinishReason.STOP]
@@ -61,7 +62,14 @@ def join_answers(answers: Sequence[Answer]) -> Joined:
         finish_reason=FinishReason.LENGTH if FinishReason.LENGTH in reasons else reason,
         output_tokens=sum(one.output_tokens for one in answers),
         details=details or None,
+        fault=next((one.fault for one in answers if one.fault is not None), None),
     )
+
+
+def _describe_answer(answer: Answer) -> dict[str, JsonValue]:
+    told: dict[str, JsonValue] = {"text": answer.text, "finish_reason": str(answer.finish_reason)}
+    told["output_tokens"] = answer.output_tokens
+    return told if answer.fault is None else {**told, "fault": answer.fault}
 
 
 def _add(details: dict[str, JsonValue], name: str, values: Sequence[JsonValue]) -> None:

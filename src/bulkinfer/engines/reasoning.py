@@ -16,10 +16,6 @@ Extract = Callable[[str], tuple[str | None, str | None]]
 """Of a whole answer: the reasoning and the rest, each None where there is none."""
 
 
-class UnreadableAnswer(Exception):
-    """The parser failed on an answer. The message says why, without the answer's text."""
-
-
 @dataclass(frozen=True, slots=True)
 class Reasoning:
     """A parser, ready for answers."""
@@ -30,11 +26,11 @@ class Reasoning:
     """Its marks are special tokens, which vLLM leaves out of an answer unless it is told not to."""
 
     def split(self, answer: Answer) -> Answer:
-        """The answer without its reasoning, which stands beside it. Raises UnreadableAnswer."""
+        """The answer without its reasoning, which stands beside it; one that the parser fails on as a whole."""
         try:
             reasoning, text = self.extract(answer.text)
         except _FAULTS as error:
-            raise UnreadableAnswer(f"the reasoning parser {self.name} failed on it: {type(error).__name__}") from error
+            return replace(answer, fault=f"the reasoning parser {self.name} failed on it: {type(error).__name__}")
         return replace(answer, text=text or "", reasoning=reasoning or None)
 
 

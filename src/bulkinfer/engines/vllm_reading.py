@@ -10,7 +10,7 @@ import orjson
 
 from bulkinfer.engines.answers import Answer, TokenLogprob, join_answers
 from bulkinfer.engines.base import EngineRequest, EngineSpec, describe_limit
-from bulkinfer.engines.reasoning import Reasoning, UnreadableAnswer
+from bulkinfer.engines.reasoning import Reasoning
 from bulkinfer.engines.scoring import round_all
 from bulkinfer.engines.tuning import ModelFacts, Settings
 from bulkinfer.engines.tuning_pooling import PoolingFacts
@@ -88,10 +88,7 @@ def read_outcome(
     queue_s, first_token_s, total_s = read_durations(output.metrics, since_added_s)
     answers = [_read_answer(answer) for answer in output.outputs]
     if reasoning is not None:
-        try:
-            answers = [reasoning.split(answer) for answer in answers]
-        except UnreadableAnswer as error:
-            return Rejection(document_hash, FailureCode.INVALID_OUTPUT, str(error), num_prompt_tokens)
+        answers = [reasoning.split(answer) for answer in answers]
     joined = join_answers(answers)
     return Completion(
         document_hash=document_hash,
@@ -104,6 +101,7 @@ def read_outcome(
         first_token_s=first_token_s,
         total_s=total_s,
         details=joined.details,
+        fault=joined.fault,
     )
 
 

@@ -161,6 +161,8 @@ class Completion:
     """What the task asks for besides the text: see `Result.details`."""
     vector: bytes | None = None
     """Of a task that makes vectors: 32-bit floats in this machine's order of bytes. `text` is empty then."""
+    fault: str | None = None
+    """Why `text` could not be read as an answer, without it. Of several answers, `details.outputs` has that of each."""
 
 
 @dataclass(frozen=True, slots=True)
