@@ -177,12 +177,13 @@ def test_cut_answers_count_where_the_job_says_so_and_json_must_be_whole_all_the_
         ("none", "broken", 1, None, "invalid_output"),
         ("retry", "broken", 1, ["again"], None),
         ("retry", "truncate", 2, ["again", "again"], None),
-        ("retry", "broken", 3, ["again", "again"], "invalid_output"),
-        ("retry_longer", "truncate", 1, ["longer"], None),
-        ("retry_longer", "truncate", 2, ["longer", "shown"], None),
-        ("retry_longer", "mismatch", 2, ["again", "shown"], None),
-        ("retry_longer", "white_space", 3, ["again", "shown"], "invalid_output"),
-        ("retry_longer", "empty", 2, ["again", "again"], None),
+        ("retry", "broken", 4, ["again", "again", "again"], "invalid_output"),
+        ("retry_longer", "truncate", 1, ["again"], None),
+        ("retry_longer", "truncate", 2, ["again", "longer"], None),
+        ("retry_longer", "truncate", 3, ["again", "longer", "shown"], None),
+        ("retry_longer", "mismatch", 3, ["again", "longer", "shown"], None),
+        ("retry_longer", "white_space", 4, ["again", "longer", "shown"], "invalid_output"),
+        ("retry_longer", "empty", 3, ["again", "longer", "again"], None),
     ],
 )
 def test_repairs_are_taken_step_by_step_and_recorded(
@@ -221,7 +222,7 @@ def test_more_tokens_let_an_answer_end(folder: JobFolder) -> None:
 def test_a_repair_that_is_refused_leaves_the_failure_that_it_was_to_mend(folder: JobFolder) -> None:
     folder.write_documents([{"id": "bad", "body": "bad"}])
     write_job(folder, EXTRACT, sampling={"max_tokens": 40}, limits={"max_failures": "100%", "max_context_tokens": 512})
-    faults = script({"match": "bad", "kind": "truncate", "times": 2}, {"match": "too long", "kind": "reject"})
+    faults = script({"match": "bad", "kind": "truncate", "times": 3}, {"match": "too long", "kind": "reject"})
     report = folder.run(engine={**folder.spec["engine"], **faults}, output={"repair": "retry_longer"})
     assert report.exit_code is ExitCode.TOO_MANY_FAILURES
     ((code, raw_output, details),) = select(folder, "select code, raw_output, details from failures")

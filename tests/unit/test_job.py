@@ -169,7 +169,7 @@ def test_defaults(load: Load) -> None:
             "reasoning": None,
             "accept_truncated": False,
             "repair": "none",
-            "max_repairs": 2,
+            "max_repairs": 3,
             "lock_timeout_s": 10.0,
             "stall_timeout_s": 300.0,
             "client_timeout_s": 30.0,

@@ -30,9 +30,11 @@ class OutputSpec(Section):
     repair: Literal["none", "retry", "retry_longer"] = Field(
         default="none",
         description="What a run does about an answer that is cut or is not what the task asks for. `retry`: ask again. "
-        "`retry_longer`: with twice the tokens if it was cut, again if not; then show the model what was wrong.",
+        "`retry_longer`: again, then with twice the tokens, then with what was wrong shown to the model.",
     )
-    max_repairs: int = Field(default=2, ge=1, le=5, description="How often at most, for one document.")
+    max_repairs: int = Field(
+        default=3, ge=1, le=5, description="How often at most, for one document; 3 is once for each of these."
+    )
     lock_timeout_s: float = Field(
         default=10,
         ge=0,
