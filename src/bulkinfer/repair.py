@@ -18,7 +18,8 @@ from bulkinfer.records import Completion, Failure, FailureCode, JsonValue, Messa
 DRAW_TEMPERATURE = 0.7
 """Of another draw where the job's temperature is 0: the same answer would come again."""
 _TURN_TOKENS = 96
-"""What the further turns take besides the answer that they show, rather too many."""
+"""What the further turns take besides the answer that they show and what is asked for, rather too many; likewise:"""
+_CHARS_PER_TOKEN = 3
 _REPAIRABLE = frozenset({FailureCode.TRUNCATED, FailureCode.INVALID_OUTPUT})
 _LADDER = (RepairStep.AGAIN, RepairStep.LONGER, RepairStep.SHOWN)
 """The cheapest first; docs/checked-outputs.md has what each mends."""
@@ -70,8 +71,9 @@ class Repairs:
             return None
         max_tokens = bad.max_tokens
         if bad.room is not None:
+            turn_tokens = _TURN_TOKENS + len(self.contract.demand) // _CHARS_PER_TOKEN
             # A rung that gave more tokens may have taken the room: those of the job are enough.
-            max_tokens = min(max_tokens, bad.room - bad.output_tokens - _TURN_TOKENS)
+            max_tokens = min(max_tokens, bad.room - bad.output_tokens - turn_tokens)
             if max_tokens < min((bad.max_tokens, *(repair.max_tokens for repair in request.repairs))):
                 return None
         reason = "was cut, it was too long" if bad.is_cut else f"is wrong: {bad.failure.message}"

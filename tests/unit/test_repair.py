@@ -154,10 +154,11 @@ def test_what_is_shown_leaves_as_many_tokens_as_the_job_gives_and_no_fewer() -> 
     repairs = repairs_of("retry_longer")
     request = ask(repairs, ask(repairs, REQUEST, FailureCode.TRUNCATED), FailureCode.TRUNCATED)
     assert request.sampling["max_tokens"] == 80
-    # The prompt has 30 tokens, the answer that is shown 20, what is said of it 96.
-    for context, max_tokens in ((226, 80), (196, 50), (186, 40)):
+    # The prompt has 30 tokens, the answer that is shown 20, what is said of it 96, and the demand.
+    turns = 30 + 20 + 96 + len(repairs.contract.demand) // 3
+    for context, max_tokens in ((turns + 80, 80), (turns + 50, 50), (turns + 40, 40)):
         assert ask(repairs, request, FailureCode.TRUNCATED, context=context).sampling["max_tokens"] == max_tokens
-    left = ask(repairs, request, FailureCode.TRUNCATED, context=185)
+    left = ask(repairs, request, FailureCode.TRUNCATED, context=turns + 39)
     assert left.repairs[-1].step is not RepairStep.SHOWN
 
 
@@ -190,8 +191,9 @@ def test_of_several_answers_the_one_that_was_not_kept_is_shown_and_takes_its_own
     completion = Completion(HASH, "good", "stop", 30, 0, 61, 0.0, 0.0, 0.0, details={"outputs": outputs})
     failure = decide_outcome(twice, completion, submitted_at_s=0.0, now=datetime.now(UTC), contract=repairs.contract)
     assert isinstance(failure, Failure)
-    # 30 of the prompt, 6 of the answer that is shown, 96 of what is said of it, 80 of the next.
-    found = repairs.find_next(twice, completion, failure, 30 + 6 + 96 + 80)
+    # 30 of the prompt, 6 of the answer that is shown, what is said of it, 80 of the next.
+    turns = 30 + 6 + 96 + len(repairs.contract.demand) // 3
+    found = repairs.find_next(twice, completion, failure, turns + 80)
     assert found is not None
     assert found.messages[-2] == Message("assistant", "BAD")
     assert "(answer 2 of 3)" in found.messages[-1].content
