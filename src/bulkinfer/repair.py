@@ -90,7 +90,9 @@ class Repairs:
         if self._find_number(request, "temperature", self.spec.sampling.temperature) == 0:
             return {"temperature": DRAW_TEMPERATURE}
         seed = request.sampling.get("seed", self.spec.sampling.seed)
-        return {"seed": seed + 1} if isinstance(seed, int) else {}
+        # Each of several answers has a seed of its own, one more than that of the answer before it.
+        num_answers = self._find(request, "n", self.spec.sampling.num_answers)
+        return {"seed": seed + num_answers} if isinstance(seed, int) else {}
 
     def _find(self, request: Request, name: str, default: int) -> int:
         return int(self._find_number(request, name, default))

@@ -80,6 +80,14 @@ def test_another_draw_moves_a_seed_and_leaves_a_temperature() -> None:
     assert own.sampling == {"temperature": 0.2}
 
 
+def test_of_several_answers_none_is_drawn_with_the_seed_of_another() -> None:
+    repairs = repairs_of("retry", temperature=0.5, seed=7, n=3)
+    first = ask(repairs, REQUEST, FailureCode.INVALID_OUTPUT)  # 7, 8 and 9 are used up
+    assert first.sampling == {"seed": 10}
+    own = ask(repairs, replace(REQUEST, sampling={"n": 5, "seed": 1}), FailureCode.INVALID_OUTPUT)
+    assert own.sampling == {"n": 5, "seed": 6}
+
+
 @pytest.mark.parametrize("code", [FailureCode.TRUNCATED, FailureCode.INVALID_OUTPUT])
 def test_by_default_every_rung_of_the_ladder_is_reached(code: FailureCode) -> None:
     spec = repairs_of("retry_longer").spec
