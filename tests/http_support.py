@@ -15,6 +15,8 @@ class Served:
     content: bytes
     has_parts: bool = True
     """Whether ranges are answered."""
+    tells_parts: bool = True
+    """Whether it says which of the two; Python's own server does not."""
     etag: str | None = '"1"'
     modified: str | None = None
     status: int = 200
@@ -92,7 +94,8 @@ class _Answer(BaseHTTPRequestHandler):
             self.close_connection = True
         if status == 206:
             self.send_header("Content-Range", f"bytes {first}-{int(first) + len(body) - 1}/{len(served.content)}")
-        self.send_header("Accept-Ranges", "bytes" if served.has_parts else "none")
+        if served.tells_parts:
+            self.send_header("Accept-Ranges", "bytes" if served.has_parts else "none")
         if served.etag:
             self.send_header("ETag", served.etag)
         if served.modified:

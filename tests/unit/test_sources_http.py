@@ -40,10 +40,13 @@ def read_numbers(file: SourceFile) -> list[object]:
     return [row.fields["n"] if isinstance(row, Document) else row.reason for row in rows]
 
 
+@pytest.mark.parametrize("tells_parts", [True, False])
 @pytest.mark.parametrize("has_parts", [True, False])
 @pytest.mark.parametrize("num_broken", [0, 3])
-def test_a_file_is_read_on_where_the_connection_broke(server: FileServer, has_parts: bool, num_broken: int) -> None:
-    server.files["/in.jsonl"] = Served(LINES, has_parts=has_parts)
+def test_a_file_is_read_on_where_the_connection_broke(
+    server: FileServer, tells_parts: bool, has_parts: bool, num_broken: int
+) -> None:
+    server.files["/in.jsonl"] = Served(LINES, has_parts=has_parts, tells_parts=tells_parts)
     (file,) = find(server, "/in.jsonl")
     server.files["/in.jsonl"].num_broken = num_broken
     assert read_numbers(file) == list(range(NUM_ROWS))
@@ -119,14 +122,16 @@ def test_one_that_gives_no_answer_is_given_up(server: FileServer, monkeypatch: p
 
 
 def test_parquet_needs_parts(server: FileServer, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"n": list(range(100_000))}), tmp_path / "in.parquet")
+    pq.write_table(pa.table({"n": list(range(400_000))}), tmp_path / "in.parquet")
     content = (tmp_path / "in.parquet").read_bytes()
     server.files["/a.parquet"] = Served(content)
     server.files["/b.parquet"] = Served(content, has_parts=False)
-    whole, without = find(server, "/a.parquet", "/b.parquet")
-    assert read_numbers(whole) == list(range(100_000))
-    with pytest.raises(InputError, match=r"b\.parquet: .*gives files as a whole only"):
-        read_numbers(without)
+    server.files["/c.parquet"] = Served(content, has_parts=False, tells_parts=False)
+    whole, *without = find(server, "/a.parquet", "/b.parquet", "/c.parquet")
+    assert read_numbers(whole) == list(range(400_000))
+    for file in without:
+        with pytest.raises(InputError, match=r"[bc]\.parquet: .*gives files as a whole only"):
+            read_numbers(file)
 
 
 def test_a_time_of_change_tells_a_file_that_is_not_new(server: FileServer) -> None:

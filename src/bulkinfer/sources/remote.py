@@ -48,7 +48,9 @@ class RemoteFile(io.RawIOBase):
         self._file = file
         self._position = 0
         self._stream: Any = None  # fsspec has no types
-        self._is_fresh = False
+        self._is_opened = False
+        self._has_parts = True
+        """Until the server of an http(s) file shows that it gives the whole of it alone."""
         retry_passing(WAITS_S, is_passing)(self._open)
 
     def readinto(self, buffer: Any, /) -> int:  # noqa: ANN401 - the buffer protocol has no name before Python 3.12
@@ -76,14 +78,14 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
     def _open(self) -> None:
-        is_again, self._is_fresh = self._is_fresh, True
+        is_again, self._is_opened = self._is_opened, True
 
         def open_it() -> Any:  # noqa: ANN401 - as above
             filesystem, path = _connect(self._file.url, is_again=is_again)
             return filesystem.open(
                 path,
                 "rb",
-                block_size=_BLOCK_BYTES,
+                block_size=_BLOCK_BYTES if self._has_parts else 0,
                 cache_type="blockcache",
                 cache_options={"maxblocks": _NUM_BLOCKS},
             )
@@ -99,8 +101,12 @@ class RemoteFile(io.RawIOBase):
             content = self._ask_for(size)
             if size and not content and self._position < self._file.size_bytes:
                 raise RemoteFault(Fault.BROKEN_OFF, f"it broke off after {self._position:,} bytes")
-        except OSError:
+        except RemoteFault as fault:
             self._drop()
+            is_whole = fault.kind is Fault.ADDRESS and parse_url(self._file.url).scheme in {"http", "https"}
+            if is_whole and self._has_parts:
+                self._has_parts = False
+                return self._read(size)
             raise
         self._position += len(content)
         return content
