@@ -128,6 +128,71 @@ def test_a_row_beyond_the_limit_is_one_failure(tmp_path: Path, monkeypatch: pyte
     assert rows[1] == (3, {"a": "2", "b": "3"})
 
 
+LONG = "longer than 16,777,216 characters or 100,000 lines"
+OPEN = "a quote that nothing closes"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ('a,b\n1,"x\n{more}y"\n2,z\n', [(2, LONG), (14, {"a": "2", "b": "z"})]),
+        ('a,b\n"x\n{more}y",1\n2,z\n', [(2, LONG), (14, {"a": "2", "b": "z"})]),
+        ('a,b\n1,"x ""y""\n{more}""y"""\n2,z\n', [(2, LONG), (14, {"a": "2", "b": "z"})]),
+        ('a,b\n"x\n{more}y","p\nq"\n2,z\n', [(2, LONG), (15, {"a": "2", "b": "z"})]),
+        ('a,b\n1,"x\n{more}y"', [(2, LONG)]),
+        ('a,b\n1,"x\n{rows}2,"z"\n3,"y\n{more}"\n', [(2, OPEN), *[(n, "row") for n in range(3, 14)], (14, LONG)]),
+        ('a,b\n1,"x\n{rows}', [(2, OPEN), *[(n, "row") for n in range(3, 13)]]),
+        ('a,b\n1,"x\n{rows}2,"z",3\n4,5\n', [(2, OPEN), *[(n, "row") for n in range(3, 13)], (13, "3"), (14, "row")]),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_text_beyond_all_limits_is_one_failure_and_an_open_quote_another(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    expected: list[tuple[int, object]],
+    is_packed: bool,
+) -> None:
+    monkeypatch.setattr(lines, "MAX_ROW_LINES", 4)
+    text = content.replace("{more}", "one, two\n" * 10).replace("{rows}", "8,9\n" * 10).encode()
+    path = tmp_path / ("in.csv.gz" if is_packed else "in.csv")
+    path.write_bytes(gzip.compress(text) if is_packed else text)
+    found = tell(list(open_file(path).iter_rows()))
+    assert [number for number, _ in found] == [number for number, _ in expected]
+    for (_, row), (_, hoped) in zip(found, expected, strict=True):
+        if hoped == "row":
+            assert isinstance(row, dict)
+        elif isinstance(hoped, str):
+            assert str(row).startswith(hoped)
+        else:
+            assert row == hoped
+    wanted = [number for number, _ in expected[1:]]
+    assert tell(list(open_file(path).iter_rows(iter(wanted)))) == found[1:]
+
+
+@given(
+    st.lists(
+        st.tuples(st.text(alphabet='a",\n ', max_size=12), st.text(alphabet='a",\n ', max_size=30)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_rows_that_are_too_long_are_one_failure_each_and_the_others_are_read(rows: list[tuple[str, str]]) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lines, "MAX_ROW_LINES", 3)
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, quoting=csv.QUOTE_ALL, lineterminator="\n")
+        writer.writerows([("a", "b"), *rows])
+        path = Path(folder) / "in.csv"
+        path.write_text(buffer.getvalue(), encoding="utf-8")
+        number, expected = 2, []
+        for row in rows:
+            num_lines = 1 + sum(value.count("\n") for value in row)
+            expected.append((number, dict(zip("ab", row, strict=True)) if num_lines <= 3 else LONG))
+            number += num_lines
+        assert tell(list(open_file(path, csv=CsvDialect(delimiter=",")).iter_rows())) == expected
+
+
 def test_other_dialects(tmp_path: Path) -> None:
     assert tell(read(tmp_path, b"a;b\n'x;y';2\n", csv=CsvDialect(quote="'"))) == [(2, {"a": "x;y", "b": "2"})]
     assert tell(read(tmp_path, b'a,b\n"x,2\n', csv=CsvDialect(quote=""))) == [(2, {"a": '"x', "b": "2"})]

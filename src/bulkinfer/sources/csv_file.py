@@ -7,16 +7,17 @@ swallowed are read again as rows of their own. (Arrow's reader counts rows, not 
 
 import csv
 import hashlib
+import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count, islice
-from typing import Any
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import CsvDialect, Document, SourceFile, UnreadableRow
 from bulkinfer.sources.base import check_unchanged, name_origin
+from bulkinfer.sources.csv_rows import LongRows, list_parameters
 from bulkinfer.sources.lines import MAX_LINE_CHARS, MAX_ROW_LINES, Lines, detect_encoding, open_text
 from bulkinfer.sources.streams import RawFile, explained, open_raw, open_stream
 
@@ -70,14 +71,18 @@ class CsvSource:
     def _open_table(self, raw: RawFile) -> Iterator["_Table | None"]:
         """None for a file without a line."""
         lines: Lines | None = None
-        with explained(self._file, lambda: lines.number if lines else 0), open_stream(self._file, raw) as stream:
+        with (
+            explained(self._file, lambda: lines.number if lines else 0),
+            open_stream(self._file, raw) as stream,
+            ExitStack() as again,
+        ):
             head: bytes = stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]  # type: ignore[attr-defined]  # all of ours have it
             encoding = self._file.format.encoding or detect_encoding(head)
             dialect = self._file.format.csv
             if dialect.delimiter is None:
                 dialect = _with_delimiter(dialect, _find_delimiter(head, encoding, dialect))
             text = open_text(stream, encoding)
-            lines = Lines(text)
+            lines = Lines(text, lambda: self._open_again(again, encoding))
             try:
                 table = _Table.open(lines, dialect)
                 if table is not None and not table.names:
@@ -91,6 +96,14 @@ class CsvSource:
                 ) from error
             finally:
                 text.detach()
+
+    def _open_again(self, opened: ExitStack, encoding: str) -> io.TextIOBase:
+        """The file from its beginning; what was opened so before is closed."""
+        opened.close()
+        self._raw = open_raw(self._file)
+        text = open_text(opened.enter_context(open_stream(self._file, self._raw)), encoding)
+        opened.callback(text.detach)
+        return text
 
     def _choose_columns(self, table: "_Table") -> list[tuple[str, int]]:
         """Name and place of those that are needed. Raises InputError for one that is not said by its name."""
@@ -144,7 +157,7 @@ class _Table:
 
     @classmethod
     def open(cls, lines: Lines, dialect: CsvDialect) -> "_Table | None":
-        rows = _iter_rows(lines, dialect)
+        rows = _iter_rows(lines, dialect, len(dialect.columns) or None)
         first = next(rows, None)
         if first is None:
             return None
@@ -157,12 +170,14 @@ class _Table:
     def iter_rows(self) -> Iterator[_Row]:
         if self.first is not None:
             yield self.first
-        yield from _iter_rows(self.lines, self.dialect)
+        yield from _iter_rows(self.lines, self.dialect, len(self.names))
 
 
-def _iter_rows(lines: Lines, dialect: CsvDialect) -> Iterator[_Row]:
+def _iter_rows(lines: Lines, dialect: CsvDialect, num_values: int | None = None) -> Iterator[_Row]:
+    """`num_values`: of a row; None where nothing tells it yet."""
     csv.field_size_limit(2 * MAX_LINE_CHARS)  # of the whole process; its default of 131,072 is less than a document
-    reader = csv.reader(lines, strict=True, **_parameters(dialect))
+    reader = csv.reader(lines, strict=True, **list_parameters(dialect))
+    passer = None if num_values is None else LongRows(lines, dialect, num_values)
     while True:
         lines.begin_row()
         first = lines.number + 1
@@ -175,6 +190,8 @@ def _iter_rows(lines: Lines, dialect: CsvDialect) -> Iterator[_Row]:
                 return
             if lines.is_cut:
                 fault = f"longer than {MAX_LINE_CHARS:,} characters"
+            elif lines.is_full and passer is not None and passer.pass_over(first):
+                fault = f"longer than {MAX_LINE_CHARS:,} characters or {MAX_ROW_LINES:,} lines"
             else:
                 fault = _explain_quote(len(lines.taken))
                 lines.give_back_all_but_first()
@@ -208,18 +225,6 @@ def _explain_quote(num_lines: int) -> str:
     return "a quote that nothing closes, or with more behind it before the next delimiter"
 
 
-def _parameters(dialect: CsvDialect) -> dict[str, Any]:
-    """By the csv module's names."""
-    has_quotes = bool(dialect.quote)
-    return {
-        "delimiter": dialect.delimiter or ",",
-        "quotechar": dialect.quote if has_quotes else None,
-        "quoting": csv.QUOTE_MINIMAL if has_quotes else csv.QUOTE_NONE,
-        "escapechar": dialect.escape,
-        "doublequote": dialect.escape is None,
-    }
-
-
 def _with_delimiter(dialect: CsvDialect, delimiter: str) -> CsvDialect:
     return CsvDialect(delimiter, dialect.quote, dialect.escape, dialect.columns)
 
@@ -235,7 +240,7 @@ def _find_delimiter(head: bytes, encoding: str, dialect: CsvDialect) -> str:
 def _rate_delimiter(lines: Sequence[str], dialect: CsvDialect) -> tuple[int, int]:
     """How well it divides; of equal ones the first in the list is taken."""
     try:
-        widths = [len(row) for row in islice(csv.reader(lines, **_parameters(dialect)), _PROBE_ROWS) if row]
+        widths = [len(row) for row in islice(csv.reader(lines, **list_parameters(dialect)), _PROBE_ROWS) if row]
     except csv.Error:
         widths = [len(line.split(dialect.delimiter)) for line in lines[:_PROBE_ROWS]]
     if not widths or widths[0] < 2:

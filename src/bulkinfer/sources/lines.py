@@ -3,7 +3,7 @@
 import codecs
 import io
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 MAX_LINE_CHARS = 16 << 20
@@ -45,14 +45,18 @@ def open_text(stream: BinaryIO, encoding: str) -> io.TextIOWrapper:
 class Lines:
     """Lines with their ends, for the csv module, which asks for one after the other until a row is whole."""
 
-    def __init__(self, text: io.TextIOBase) -> None:
+    def __init__(self, text: io.TextIOBase, open_again: Callable[[], io.TextIOBase]) -> None:
+        """`open_again` gives the same text from its beginning."""
         self.number = 0
         """Of the line that was given last, from 1."""
         self.taken: list[str] = []
         """Given since `begin_row`."""
         self.is_cut = False
         """Whether one of them was longer than may be; the rest of it was passed over."""
+        self.is_full = False
+        """Whether the row took as many as it may; there are more."""
         self._text = text
+        self._open_again = open_again
         self._again: deque[str] = deque()
         self._num_chars = 0
 
@@ -61,11 +65,11 @@ class Lines:
 
     def __next__(self) -> str:
         if self._num_chars > MAX_LINE_CHARS or len(self.taken) >= MAX_ROW_LINES:
-            raise StopIteration  # a quote that nobody closes
-        line = self._again.popleft() if self._again else self._read()
+            self.is_full = True
+            raise StopIteration  # a quote that nobody closes, or closes too late
+        line = self._take()
         if not line:
             raise StopIteration
-        self.number += 1
         self.taken.append(line)
         self._num_chars += len(line)
         return line
@@ -74,7 +78,23 @@ class Lines:
         """What comes now belongs to the next row."""
         self.taken = []
         self.is_cut = False
+        self.is_full = False
         self._num_chars = 0
+
+    def iter_further(self) -> Iterator[str]:
+        """The lines behind those that the row took, which are not kept; up to one that is too long to be looked at."""
+        while (line := self._take()) and not self.is_cut:
+            yield line
+
+    def go_back_to(self, number: int) -> None:
+        """The next line is the one behind this number. The text is read again up to there."""
+        self._again.clear()
+        self._text = self._open_again()
+        self.number = 0
+        while self.number < number and self._take():
+            pass
+        self.is_cut = False
+        self.taken = self.taken[:1]
 
     def give_back_all_but_first(self) -> None:
         """The next lines are those that the row took after its first."""
@@ -82,6 +102,11 @@ class Lines:
         self.number -= len(again)
         self._again.extendleft(reversed(again))
         self.taken = self.taken[:1]
+
+    def _take(self) -> str:
+        line = self._again.popleft() if self._again else self._read()
+        self.number += bool(line)
+        return line
 
     def _read(self) -> str:
         line = self._text.readline(MAX_LINE_CHARS + 2)
