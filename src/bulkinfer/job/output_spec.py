@@ -25,7 +25,8 @@ class OutputSpec(Section):
     accept_truncated: bool = Field(
         default=False,
         description="Whether an answer that was cut at max_tokens counts: it keeps finish_reason length, and what the "
-        "task asks for must be whole all the same. Otherwise it is a failure, truncated.",
+        "task asks for must be whole all the same. Otherwise it is a failure, truncated. With it the job is another "
+        "task than without.",
     )
     repair: Literal["none", "retry", "retry_longer"] = Field(
         default="none",
