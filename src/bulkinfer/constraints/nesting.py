@@ -6,7 +6,6 @@ apart by identity: they are those of one tree, and live as long as it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 
 from bulkinfer.constraints.fault import Fault, Path
@@ -22,18 +21,15 @@ calls, and ends its process beyond some two thousand."""
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
 
-@dataclass(slots=True)
 class Nesting:
-    """The parts of a valid schema whose references lead somewhere."""
+    """The parts of a valid schema whose references lead somewhere.
 
-    schema: Schema
-    parts: Sequence[tuple[Path, Part]]
-    """All of them with their paths, those that references lead to included."""
-    _paths: dict[int, Path] = field(default_factory=dict)
+    `parts`: all of them with their paths, the schema itself first, those that references lead to included.
+    """
 
-    def __post_init__(self) -> None:
-        for path, part in self.parts:
-            self._paths.setdefault(id(part), path)
+    def __init__(self, schema: Schema, parts: Sequence[tuple[Path, Part]]) -> None:
+        self._schema = schema
+        self._parts = parts
 
     def find_fault(self) -> Fault | None:
         """Why no answer fits it or can be checked by it, or None."""
@@ -41,32 +37,34 @@ class Nesting:
 
     def find_recursion(self) -> Path | None:
         """The path of a $ref that leads back to a schema around it: answers nest in it as deep as there are tokens."""
-        circle = _find_circle({id(part): map(id, self._iter_next(part)) for _, part in self.parts})
+        circle = _find_circle({id(part): map(id, self._iter_next(part)) for _, part in self._parts})
         return None if circle is None else self._name_reference(circle)
 
     def _find_circle(self) -> Fault | None:
         """A $ref that leads to itself without a step into the value, or by too many: nothing can be checked by it."""
-        same_value = {id(part): list(map(id, self._iter_same_value(part))) for _, part in self.parts}
+        same_value = {id(part): list(map(id, self._iter_same_value(part))) for _, part in self._parts}
         circle = _find_circle(same_value)
         if circle is not None:
             return Fault(self._name_reference(circle), "a reference that leads elsewhere", "it describes nothing")
+        paths = {id(part): path for path, part in self._parts}
         num_steps: dict[int, int] = {}
         for one in TopologicalSorter(same_value).static_order():  # what a part leads to comes before it
             num_steps[one] = 1 + max((num_steps[other] for other in same_value[one]), default=0)
             if num_steps[one] > MAX_STEPS:
                 expected = f"at most {MAX_STEPS} schemas that refer to each other for one value"
-                return Fault(self._paths[one], expected, "let them refer to the last one directly")
+                return Fault(paths[one], expected, "let them refer to the last one directly")
         return None
 
     def _find_too_deep(self) -> Fault | None:
+        paths = {id(part): path for path, part in self._parts}
         seen = set[int]()
-        stack = [(1, part) for _, part in self.parts[:1]]
+        stack = [(1, part) for _, part in self._parts[:1]]
         while stack:
             level, part = stack.pop()
             if id(part) in seen:
                 continue
             if level > MAX_LEVELS:
-                return Fault(self._paths[id(part)], f"a schema of at most {MAX_LEVELS} levels, references followed")
+                return Fault(paths[id(part)], f"a schema of at most {MAX_LEVELS} levels, references followed")
             seen.add(id(part))
             stack += [(level + 1, child) for child in self._iter_next(part)]
         return None
@@ -74,7 +72,7 @@ class Nesting:
     def _name_reference(self, circle: Iterable[int]) -> Path:
         """Of a circle's references, the first: parts of a tree alone make no circle."""
         of_circle = set(circle)
-        return next((*path, "$ref") for path, part in self.parts if id(part) in of_circle and "$ref" in part)
+        return next((*path, "$ref") for path, part in self._parts if id(part) in of_circle and "$ref" in part)
 
     def _iter_next(self, part: Part) -> Iterator[Part]:
         """Schemas in a part, and the one that it refers to."""
@@ -87,7 +85,7 @@ class Nesting:
         return (child for child in (*self._refer(part), *branches) if isinstance(child, Mapping))
 
     def _refer(self, part: Part) -> list[JsonValue]:
-        return [resolve(self.schema, str(part["$ref"]))[1]] if "$ref" in part else []
+        return [resolve(self._schema, str(part["$ref"]))[1]] if "$ref" in part else []
 
     def _find_endless(self) -> Fault | None:
         """A schema without an answer that ends: each needs another of its kind in it, or a reference leads to itself.
@@ -97,7 +95,7 @@ class Nesting:
         num_open: dict[int, int] = {}
         waiting: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         ending = []
-        for _, part in self.parts:
+        for _, part in self._parts:
             groups = [group for group in self._iter_groups(part) if not any(map(_is_anything, group))]
             num_open[id(part)] = len(groups)
             if not groups:
@@ -116,7 +114,7 @@ class Nesting:
                 if num_open[part_id] == 0 and part_id not in ended:
                     ended.add(part_id)
                     ending.append(part_id)
-        endless = next((path for path, part in self.parts if id(part) not in ended), None)
+        endless = next((path for path, part in self._parts if id(part) not in ended), None)
         if endless is None:
             return None
         return Fault(endless, "a schema that an answer can end", "each value needs another in it: make one optional")
