@@ -11,10 +11,13 @@ from bulkinfer.engines.tuning import ModelFacts
 from bulkinfer.engines.vllm_faults import describe_fault
 from bulkinfer.engines.vllm_reading import (
     GpuMemory,
+    end_spinning,
     find_max_prompt_bytes,
     read_durations,
     read_model_facts,
 )
+from bulkinfer.engines.white_space import MAX_RUN_CHARS
+from bulkinfer.records import Completion
 
 
 def stand_in(normalizer: normalizers.Normalizer | None, vocabulary: list[str]) -> SimpleNamespace:
@@ -214,3 +217,47 @@ def test_gpu_memory_is_that_of_the_gpus_that_the_engine_has(
 ) -> None:
     nvml = FakeNvml(used_bytes, has_library=has_library)
     assert GpuMemory(nvml, FakePlatform(), num_gpus).read_bytes() == read_bytes
+
+
+class Spinning:
+    """As much of vLLM's engine as is asked for: one state for each answer, with the id of its request."""
+
+    def __init__(self, *answers: tuple[str, str]) -> None:
+        states = [
+            SimpleNamespace(
+                external_req_id=request_id,
+                detokenizer=SimpleNamespace(output_text=text, output_token_ids=[1] * 9),
+                stats=None,
+                prompt_len=5,
+                num_cached_tokens=None,
+            )
+            for request_id, text in answers
+        ]
+        self.output_processor = SimpleNamespace(request_states=dict(enumerate(states)))
+        self.aborted: list[str] = []
+
+    def abort_request(self, request_ids: list[str]) -> None:
+        """Drop requests."""
+        self.aborted += request_ids
+
+
+SPACES = "{" + " " * MAX_RUN_CHARS
+
+
+def test_a_request_of_which_several_answers_spin_is_ended_once() -> None:
+    one, two, three = (number.to_bytes(16).hex() for number in (1, 2, 3))
+    engine = Spinning((one, SPACES), (one, "{}"), (one, SPACES + "\n"), (two, "{ "), (three, SPACES), (three, SPACES))
+    added_at_s = {one: 0.0, two: 0.0}  # the third was dropped meanwhile
+    (ended,) = end_spinning(engine, added_at_s, None)
+    assert isinstance(ended, Completion)
+    assert (ended.document_hash.hex(), ended.finish_reason, ended.output_tokens) == (one, "white_space", 9)
+    assert ended.text.isspace() is False
+    assert (engine.aborted, set(added_at_s)) == ([one], {two})
+
+
+def test_only_answers_that_are_held_to_a_form_are_watched() -> None:
+    one, two = (number.to_bytes(16).hex() for number in (1, 2))
+    engine = Spinning((one, SPACES), (two, SPACES))
+    held = {two, "gone"}
+    (ended,) = end_spinning(engine, {one: 0.0, two: 0.0}, held)
+    assert (ended.document_hash.hex(), held) == (two, {two})

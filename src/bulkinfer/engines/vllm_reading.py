@@ -133,7 +133,7 @@ def end_spinning(
     `held`: those that are held to a form of their own, of which what is not in `added_at_s` leaves; None: all are.
     """
     if held is not None:
-        held &= added_at_s.keys()
+        held.intersection_update(added_at_s)  # `&=` with the keys of a mapping would make another set
     watched = added_at_s if held is None else held
     now_s = time.monotonic()
     states = getattr(engine.output_processor, "request_states", {}).values()
