@@ -254,8 +254,8 @@ def _iter_fields(file: SourceFile) -> Iterator[tuple[Fields, int]]:
 
 
 def _iter_documents(file: SourceFile) -> Generator[tuple[int, Fields], None, None]:
-    """Nothing of a row that cannot be read."""
-    for row in open_source(replace(file, images=None), None, None).iter_rows():
+    """All rows, whatever of them is chosen; nothing of one that cannot be read."""
+    for row in open_source(replace(file, images=None, selection=None), None, None).iter_rows():
         yield row.origin.row, row.fields if isinstance(row, Document) else {}
 
 
