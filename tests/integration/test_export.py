@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import orjson
 import pyarrow as pa
@@ -25,6 +26,7 @@ from bulkinfer.runner import RunOptions
 from bulkinfer.store import open_reader
 from bulkinfer.store.runs import identify_file
 from tests.conftest import JobFolder
+from tests.integration.test_formats import documents_of
 
 DOCUMENTS: list[dict[str, Any]] = [
     {"id": "a", "body": "first", "tags": ["x", "y"], "priority": 2},
@@ -294,6 +296,20 @@ def test_a_choice_that_depends_on_the_day_or_on_other_files_is_exported(
     found = {row["id"]: row["status"] for row in read_rows(folder)}
     assert len(found) == section.get("sample", 8)
     assert {key for key, status in found.items() if status == "answered"} == {key for key in found if key[0] == "a"}
+
+
+def test_rows_that_were_chosen_by_an_older_rule_are_chosen_anew(folder: JobFolder) -> None:
+    """A condition may hold for other rows than it did for the code that listed them."""
+    folder.write_documents([{"id": f"a{n}", "body": f"a {n}"} for n in range(4)])
+    age(folder)
+    folder.run(input={"where": "id = 'a0'"})
+    with duckdb.connect(folder.database) as connection:
+        connection.execute("""update scans set layout = replace(layout, ',"rule":2', '')""")
+        connection.execute("update document_rows set row = 3")
+    folder.write_job(input={"path": "in.jsonl", "where": "id = 'a0'"})
+    assert export(folder, "out.parquet").notes == []
+    assert {row["id"]: row["status"] for row in read_rows(folder)} == {"a0": "answered"}
+    assert documents_of(folder.run(input={"where": "id = 'a0'"}))["already_done"] == 1
 
 
 def test_a_database_of_a_run_with_a_choice_is_known_as_it_was_written() -> None:

@@ -1,6 +1,7 @@
 """Image files that rows name: by their contents, read ahead, and whether they are as they were."""
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -88,6 +89,26 @@ def test_what_is_no_image_has_a_reason_and_a_hash_of_its_own(tmp_path: Path, mon
         "the file cannot be read: File name too long",
     ]
     assert len({hash_document(row.identity) for row in rows}) == len(names)
+
+
+def test_only_so_many_files_are_read_at_a_time_and_none_of_a_row_that_names_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most = 0
+
+    def look(path: str, name: str) -> ImageFile:
+        nonlocal most
+        most = max(most, sum(thread.name == "bulkinfer-image" for thread in threading.enumerate()))
+        return ImageFile(f"sha256:{name}", path, 1)
+
+    monkeypatch.setattr(images, "read_image_file", look)
+    num_most = 256
+    wide = [f"{number}.png" for number in range(num_most)]
+    first, second = read(write(tmp_path, wide, [*wide, "more.png"]))
+    assert first.images is not None
+    assert len(first.images.files) == num_most
+    assert second.images is None
+    assert 1 <= most <= images.NUM_READERS + 1, "one may have let the next begin and not have ended"
 
 
 def test_rows_come_in_their_order(tmp_path: Path) -> None:

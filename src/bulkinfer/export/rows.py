@@ -34,6 +34,9 @@ from bulkinfer.store import (
 _CHOICES = frozenset({"where", "sample", "last_row", "images"})
 """Keys of a layout that say which rows are the job's, or how images stand; see `sources.choosing` and `stamps`."""
 
+_TIDINGS = frozenset({"at", "rule"})
+"""Of a condition: when it was looked at, and by which rule; no choice of the job."""
+
 
 class Match(Enum):
     """How the rows of a file get what they ended with."""
@@ -135,13 +138,15 @@ def _leave_out_images(layout: list[Any]) -> list[Any]:
 
 
 def _split_layout(text: str) -> list[Any]:
-    """The JSON texts of a layout, one behind the other, but for the moment at which a condition was looked at."""
+    """The JSON texts of a layout, one behind the other, but for when and how a condition was looked at."""
     found = []
     decoder = json.JSONDecoder()
     place = 0
     while place < len(text):
         said, place = decoder.raw_decode(text, place)
-        found.append({key: value for key, value in said.items() if key != "at"} if isinstance(said, dict) else said)
+        found.append(
+            {key: value for key, value in said.items() if key not in _TIDINGS} if isinstance(said, dict) else said
+        )
     return found
 
 

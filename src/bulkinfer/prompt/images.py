@@ -37,23 +37,23 @@ def read_images(names: Sequence[str], document: Document) -> Images | DocumentFa
     if not names:
         return NO_IMAGES
     known = {} if document.images is None else document.images.files
+    values = [(name, value) for name in names for value in _iter_values(document.fields.get(name))]
+    if len(values) > MAX_IMAGES:
+        return _fault(f"expected at most {MAX_IMAGES} images, found {len(values)}")
     urls: list[str] = []
     files: dict[str, ImageFile] = {}
-    for name in names:
-        for value in _iter_values(document.fields.get(name)):
-            match known.get(value) if isinstance(value, str) else None:
-                case ImageFile() as file:
-                    urls.append(file.key)
-                    files[file.key] = file
-                case BadImage(reason=reason):
-                    return _fault(f"image {len(urls) + 1}: {reason}")
-                case None if isinstance(value, str) and _DATA_URL.fullmatch(value):
-                    urls.append(value)
-                case None:
-                    expected = "files, data: URLs of images, bytes of PNG, JPEG, GIF or WebP, or lists of these"
-                    return _fault(f"the field {name}: expected {expected}")
-    if len(urls) > MAX_IMAGES:
-        return _fault(f"expected at most {MAX_IMAGES} images, found {len(urls)}")
+    for name, value in values:
+        match known.get(value) if isinstance(value, str) else None:
+            case ImageFile() as file:
+                urls.append(file.key)
+                files[file.key] = file
+            case BadImage(reason=reason):
+                return _fault(f"image {len(urls) + 1}: {reason}")
+            case None if isinstance(value, str) and _DATA_URL.fullmatch(value):
+                urls.append(value)
+            case None:
+                expected = "files, data: URLs of images, bytes of PNG, JPEG, GIF or WebP, or lists of these"
+                return _fault(f"the field {name}: expected {expected}")
     images = Images(tuple(urls), files)
     if images.num_chars > MAX_IMAGE_CHARS:
         return _fault(f"expected at most {MAX_IMAGE_CHARS >> 20} MiB of images, written as base64, found more")

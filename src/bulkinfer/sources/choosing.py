@@ -22,6 +22,8 @@ from bulkinfer.sql import Condition
 NUM_CHECKED_FILES = 16
 """Whose columns are held against the condition beforehand."""
 _BLOCK_ROWS = 65_536
+_RULE = 2
+"""How rows are judged by a condition: a file that was judged by another is read again, as others may be chosen."""
 
 
 def choose_rows(files: Sequence[SourceFile], section: InputSpec) -> list[SourceFile]:
@@ -43,7 +45,8 @@ def _choose_where(files: Sequence[SourceFile], where: str) -> list[SourceFile]:
     _check_columns(condition, files)
     # A condition on the time of day holds for other rows each time: the database must not know the file by it.
     moment = "" if condition.is_stable else datetime.now(UTC).isoformat()
-    return [_select(file, Selection(where=where), {"where": where, "at": moment}) for file in files]
+    said = {"where": where, "at": moment, "rule": _RULE}
+    return [_select(file, Selection(where=where), said) for file in files]
 
 
 def _check_columns(condition: Condition, files: Sequence[SourceFile]) -> None:

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 from bulkinfer.errors import InputError
-from bulkinfer.prompt.images import is_file_name
+from bulkinfer.prompt.images import MAX_IMAGES, is_file_name
 from bulkinfer.records import (
     BadImage,
     Document,
@@ -85,7 +86,10 @@ class ImageSource:
         """Begin to read the files of a row, by name."""
         if isinstance(row, UnreadableRow):
             return {}
-        return {name: self._look_at(name) for name in iter_file_names(row, self._images)}
+        names = dict.fromkeys(islice(iter_file_names(row, self._images), MAX_IMAGES + 1))
+        if len(names) > MAX_IMAGES:  # the prompt refuses it by their number, whatever they are
+            return {}
+        return {name: self._look_at(name) for name in names}
 
     def _look_at(self, name: str) -> Future[SeenImage]:
         if self._folder is None and not Path(name).is_absolute():
@@ -93,11 +97,14 @@ class ImageSource:
         path = str(Path(self._folder or "", name))
         if (known := self._known.get(path)) is not None:
             return _settled(known)
+        self._readers.acquire()
         return run_in_thread(partial(self._read, path, name), "bulkinfer-image")
 
     def _read(self, path: str, name: str) -> SeenImage:
-        with self._readers:
+        try:
             found = read_image_file(path, name)
+        finally:
+            self._readers.release()
         if isinstance(found, ImageFile):
             if len(self._known) >= _NUM_REMEMBERED:
                 self._known.clear()
