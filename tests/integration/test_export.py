@@ -576,6 +576,20 @@ def test_an_export_writes_over_nothing_that_must_stay(folder: JobFolder, target:
     assert (folder.path / "in.jsonl").read_bytes() == before
 
 
+@pytest.mark.parametrize("pattern", ["in.jsonl", "*.jsonl", ""])
+def test_an_export_writes_over_no_input_that_a_url_names(folder: JobFolder, pattern: str) -> None:
+    folder.write_documents(DOCUMENTS)
+    folder.run(input={"path": f"file://{folder.path}/{pattern}"})
+    job = load_job(folder.job_path)
+    before = (folder.path / "in.jsonl").read_bytes()
+    names = ["in.jsonl"] if pattern == "in.jsonl" else ["in.jsonl", "new.jsonl"]
+    for name in names:
+        wanted = parse_target(folder.path / name, ExportFormat.JSONL)
+        with open_reader(job.database_path) as reader, pytest.raises(JobError, match=r"would be lost|takes in"):
+            export_job(reader, job, wanted, ExportOptions())
+    assert (folder.path / "in.jsonl").read_bytes() == before
+
+
 def test_numbers_stay_what_they_are_where_files_and_rows_differ_in_type(folder: JobFolder) -> None:
     (folder.path / "many").mkdir()
     long = 2**53 + 1

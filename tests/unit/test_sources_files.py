@@ -95,6 +95,7 @@ def test_a_file_that_is_not_there_yet_is_taken_in_or_not(
         path.mkdir(parents=True)
     (tmp_path / "link").symlink_to("in")
     (tmp_path / "in/a.jsonl").write_text("{}")
+    assert takes_in([f"file://{tmp_path}/{pattern}"], Path("/nowhere"), tmp_path / name) is is_taken
     assert takes_in([pattern], tmp_path, tmp_path / name) is is_taken
     if pattern.startswith("s3"):
         return

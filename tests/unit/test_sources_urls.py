@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bulkinfer.sources.urls import drop_digest, find_file_name, hide_secrets, is_remote, name_url
+from bulkinfer.sources.urls import drop_digest, find_file_name, find_local, hide_secrets, is_remote, name_url
 
 SIGNED = [
     "https://b.s3.amazonaws.com/in.csv?X-Amz-Algorithm=A&X-Amz-Credential=K&X-Amz-Date={0}&X-Amz-Signature=S{0}",
@@ -78,3 +78,18 @@ def test_any_text_behind_a_scheme_is_told_without_what_stands_behind_its_query(t
     url = f"https://user:SECRET@host/{text}?key=SECRET"
     assert is_remote(url)
     assert "SECRET" not in hide_secrets(url) + name_url(url)
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("in.csv", "in.csv"),
+        ("a://b::c", None),
+        ("file:///in/a?b#c.csv", "/in/a?b#c.csv"),
+        ("local:///in.csv", "/in.csv"),
+        ("s3://bucket/in.csv", None),
+        ("file:///a.zip::x", None),
+    ],
+)
+def test_which_urls_are_files_of_this_machine(text: str, path: str | None) -> None:
+    assert find_local(text) == path

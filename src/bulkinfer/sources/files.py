@@ -14,7 +14,7 @@ from bulkinfer.records import SourceFile
 from bulkinfer.sources.datasets import DatasetFault, list_dataset_files
 from bulkinfer.sources.formats import KNOWN_ENDINGS, FormatChoice
 from bulkinfer.sources.remote import RemotePath, list_remote
-from bulkinfer.sources.urls import find_file_name, hide_secrets, is_remote, parse_url
+from bulkinfer.sources.urls import find_file_name, find_local, hide_secrets, is_remote, parse_url
 
 _KNOWN = f"Known endings are {KNOWN_ENDINGS}; input.format says what files of other names hold"
 _BY_ENDING = FormatChoice()
@@ -45,7 +45,7 @@ def find_source_files(patterns: Sequence[str], folder: Path, choice: FormatChoic
 
 def takes_in(patterns: Sequence[str], folder: Path, path: Path, choice: FormatChoice = _BY_ENDING) -> bool:
     """Whether these patterns would stand for a file at `path`, too, once it is there. Raises InputError."""
-    texts = [text for text in patterns if not is_remote(text)]
+    texts = filter(None, map(find_local, patterns))
     return any(_takes_in(_parse_pattern(text, folder.absolute(), choice), path.absolute()) for text in texts)
 
 
@@ -69,7 +69,7 @@ def _as_source_file(path: RemotePath, choice: FormatChoice) -> SourceFile:
     if file_format is None:
         raise InputError(f"input.path {hide_secrets(path.url)!r}: has an ending that is not known. {_KNOWN}")
     return SourceFile(
-        path=Path(path.name),
+        path=Path(find_local(path.url) or path.name),  # an export must not take its place
         name=path.name,
         size_bytes=path.size_bytes,
         mtime_ns=path.mtime_ns,

@@ -20,6 +20,7 @@ from bulkinfer.sources.json_columns import to_json_values, write_json, write_tex
 from bulkinfer.sources.jsonl import JsonlSource, read_object
 from bulkinfer.sources.opening import open_source
 from bulkinfer.sources.parquet import ParquetSource
+from bulkinfer.sources.remote_faults import RemoteFault, explain_reading
 from bulkinfer.sources.spooled import FAULT
 
 T = TypeVar("T")
@@ -175,6 +176,8 @@ class _TableOriginals:
                 self._first_row += self._batch.num_rows
             try:
                 self._batch = next(self._batches, None)
+            except RemoteFault as fault_elsewhere:
+                raise explain_reading(self._file.name, fault_elsewhere) from fault_elsewhere
             except (pa.ArrowException, OSError) as error:
                 fault = type(error).__name__
                 raise InputError(f"{self._file.name}: row {row} cannot be read ({fault}); write it again") from error

@@ -46,6 +46,14 @@ def is_remote(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def find_local(text: str) -> str | None:
+    """The path on this machine, of a path or of a URL that names one; None for a URL of another place."""
+    scheme, is_url, path = text.partition("://")
+    if not is_url or not is_remote(text):
+        return text
+    return path if scheme in {"file", "local"} and _CHAIN not in path else None
+
+
 def parse_url(url: str) -> Url:
     """The parts of a text for which `is_remote` holds. Never raises."""
     first, chain, rest = url.partition(_CHAIN)
