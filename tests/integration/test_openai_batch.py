@@ -186,6 +186,33 @@ def test_an_answer_that_does_not_fit_its_own_form_is_repaired_by_it(folder: JobF
     ]
 
 
+def test_labels_are_drawn_as_the_job_says_and_what_asks_for_more_than_one_fails(folder: JobFolder) -> None:
+    wishes: list[dict[str, Any]] = [
+        {"temperature": 0.5},
+        {"n": 1},
+        {"n": 2},
+        {"logprobs": True},
+        {"logit_bias": {"1": 1}},
+    ]
+    requests = [request(str(number), body(f"text {number}", **wish)) for number, wish in enumerate(wishes)]
+    task = {"kind": "classify", "choices": ["red", "green"], "probabilities": True}
+    write(folder, *requests, task=task, sampling={"temperature": 0}, limits={"max_failures": "100%"})
+    assert documents_of(folder.run_as_written())["succeeded"] == 2
+    assert list(pairs_of(folder, "select details->>'parameter', document_id from failures order by row")) == [
+        "n",
+        "logprobs",
+        "logit_bias",
+    ]
+
+
+def test_documents_that_are_split_have_one_answer(folder: JobFolder) -> None:
+    prompt = {"messages": "messages", "combine": "{{ parts | join }}"}
+    limits = {"max_failures": "100%", "overlong": "split"}
+    write(folder, request("a", body("x")), request("b", body("y", n=2, temperature=1)), prompt=prompt, limits=limits)
+    documents_of(folder.run_as_written())
+    assert pairs_of(folder, "select document_id, details->>'parameter' from failures") == {"b": "n"}
+
+
 def test_a_task_that_has_a_form_lets_no_request_choose_another(folder: JobFolder) -> None:
     wish = request("a", body("one", response_format={"type": "json_object"}))
     task = {"kind": "extract", "schema": PRODUCT}

@@ -69,9 +69,9 @@ def test_a_request_is_a_document_named_by_its_custom_id(tmp_path: Path) -> None:
         "logprobs": 4,
     }
     assert row == Document(Origin("in.jsonl", 1, "r 1"), {"custom_id": "r 1", "messages": MESSAGES, **parameters})
-    (row,) = read(tmp_path, request("r 1", body), fields=frozenset({"messages", "seed", "top_p"}))
+    (row,) = read(tmp_path, request("r 1", body), fields=frozenset({"messages", "seed", "top_p", "n", "logprobs"}))
     assert isinstance(row, Document)
-    assert row.fields == {"messages": MESSAGES, "seed": 3}
+    assert row.fields == {"messages": MESSAGES, "seed": 3, "n": 2, "logprobs": 4}
 
 
 def test_the_other_endpoints(tmp_path: Path) -> None:

@@ -31,9 +31,15 @@ def fill_in_openai(values: dict[str, Plain]) -> dict[str, Plain]:
     filled = {**values, "input": {"id": "custom_id", **section, "openai_url": url}}
     filled.setdefault("prompt", prompt)
     sampling = values.get("sampling")
-    if not is_embedding and isinstance(sampling, dict) and sampling.get("columns") is None:
-        # A task that says what form answers have lets no request choose another.
-        left_out = frozenset[str]() if kind == "generate" else frozenset({"response_format"})
+    if kind in {"generate", "extract"} and isinstance(sampling, dict) and sampling.get("columns") is None:
+        left_out = _list_left_out(kind, values.get("limits"))
         columns: dict[str, Plain] = {name: name for name in SamplingColumns.model_fields if name not in left_out}
         filled["sampling"] = {**sampling, "columns": columns}
     return filled
+
+
+def _list_left_out(kind: object, limits: Plain) -> frozenset[str]:
+    """What such a job lets no request choose; one that does is a failure. Labels are drawn as the job alone says."""
+    if isinstance(limits, dict) and limits.get("overlong") == "split":
+        return frozenset({"n", "response_format"})
+    return frozenset() if kind == "generate" else frozenset({"response_format"})

@@ -26,8 +26,8 @@ _SAME = frozenset(
     }
 )  # fmt: skip
 """Parameters that documents may have by the same names; three are vLLM's own."""
-_OF_THE_JOB = ("logit_bias", "response_format")
-"""Those that not every job takes from its documents."""
+_OF_THE_JOB = ("logit_bias", "response_format", "n", "logprobs")
+"""Those that not every job takes from its documents, and that ask for another answer than it gives."""
 _ABOUT = frozenset({"model", "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"})
 """What changes no answer."""
 _MEANINGLESS: Mapping[str, tuple[JsonValue, ...]] = {
@@ -119,7 +119,8 @@ class OpenAiSource:
         """What the job's own task, or `sampling.columns`, leaves no room for."""
         if self._fields is None or _TEXT_FIELDS[self._about.url] not in self._fields:
             return None
-        return next((name for name in _OF_THE_JOB if name in found and name not in self._fields), None)
+        asked = (name for name in _OF_THE_JOB if name in found and name not in self._fields)
+        return next((name for name in asked if (name, found[name]) != ("n", 1)), None)
 
     def _parse(self, request: Mapping[str, JsonValue], number: int, names: CustomIds) -> dict[str, JsonValue] | _Fault:
         """The fields of a request, or what is wrong with it."""
