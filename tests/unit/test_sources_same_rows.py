@@ -25,7 +25,7 @@ from bulkinfer.sources.querying import query_input
 Row = Mapping[str, Any]
 Truth = frozenset[bool | None]
 COLUMNS = pa.schema([("id", pa.string()), ("lang", pa.string()), ("n", pa.int64()), ("price", pa.string())])
-_NUM_EXAMPLES = settings().max_examples // 5
+_NUM_EXAMPLES = settings().max_examples // 10
 UNKNOWN: Truth = frozenset({True, False, None})
 """Of what cannot be evaluated."""
 

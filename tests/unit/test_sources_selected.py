@@ -13,8 +13,11 @@ import pytest
 from pyarrow import ipc
 from pyarrow import parquet as pq
 
+from bulkinfer.errors import InputError
+from bulkinfer.job import InputSpec
 from bulkinfer.records import Document, Selection, SourceFile, UnreadableRow
 from bulkinfer.sources import find_source_files, keys, open_source, selected
+from bulkinfer.sources.choosing import choose_rows
 from bulkinfer.sources.keys import file_key, find_bar, row_keys
 
 ROWS = [
@@ -231,6 +234,48 @@ def test_what_is_judged_of_a_row_does_not_depend_on_those_read_beside_it(tmp_pat
         assert read(file, selection, iter([row.origin.row])) == [row]
     assert [row.origin.row for row in chosen] == [1500, 1501, 1502, 1504, 1505]
     assert isinstance(chosen[2], UnreadableRow), "a text is not between two numbers"
+
+
+@pytest.mark.parametrize("min_bytes", [0, 1 << 20])
+def test_types_are_the_same_whether_duckdb_reads_a_file_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_bytes: int
+) -> None:
+    monkeypatch.setattr(selected, "_MIN_SEARCHED_BYTES", min_bytes)
+    table = pa.table(
+        {
+            "id": ["k0", "k1"],
+            "text": ["x", "y"],
+            "took": pa.array([5, 7_000_000], pa.duration("us")),
+            "moment": pa.array([1, 86_400_000], pa.timestamp("ms")),
+            "kind": pa.array(["b", "a"]).dictionary_encode(),
+        }
+    )
+    pq.write_table(table, tmp_path / "in.parquet")
+    (file,) = find_source_files(["in.parquet"], tmp_path)
+    for where in (
+        "took::varchar = '00:00:07'",
+        "took > interval 1 second",
+        "moment >= '1970-01-02'",
+        "moment::varchar like '1970-01-02 %'",
+        "kind < 'b'",
+    ):
+        assert [row.origin.row for row in read(file, Selection(where=where))] == [2], where
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_a_column_that_is_there_twice_cannot_be_named(tmp_path: Path, ending: str) -> None:
+    table = pa.Table.from_arrays([pa.array([1, 2]), pa.array([2, 1]), pa.array(["a", "b"])], ["n", "n", "text"])
+    path = tmp_path / f"in.{ending}"
+    if ending == "parquet":
+        pq.write_table(table, path)
+    else:
+        with ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    (file,) = find_source_files([path.name], tmp_path)
+    with pytest.raises(InputError, match=r"two columns are named 'n'\. Rename one of them"):
+        choose_rows([file], InputSpec(path=("in",), where="n = 1"))
+    (chosen,) = choose_rows([file], InputSpec(path=("in",), where="text = 'b'"))
+    assert [row.origin.row for row in read(chosen, chosen.selection)] == [2]
 
 
 def test_the_name_of_a_folder_does_not_stand_for_a_column(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bulkinfer.job import InputSpec
 from bulkinfer.records import Selection, SourceFile
 from bulkinfer.sources.keys import MAX_KEY, Keys, file_key, find_bar, row_keys
 from bulkinfer.sources.opening import open_source
-from bulkinfer.sources.selected import read_schema
+from bulkinfer.sources.selected import find_named_columns, read_schema
 from bulkinfer.sql import Condition
 
 NUM_CHECKED_FILES = 16
@@ -53,7 +53,9 @@ def _check_columns(condition: Condition, files: Sequence[SourceFile]) -> None:
     """Against the columns of all files together: one that only some have is null in the others."""
     fields: dict[str, pa.Field] = {}
     for file in files[:NUM_CHECKED_FILES]:
-        for column in read_schema(open_source(file, None, None)):
+        schema = read_schema(open_source(file, None, None))
+        find_named_columns(file, condition, schema.names)
+        for column in schema:
             fields.setdefault(column.name, column)
     if not fields:  # no readable row: nothing to judge by
         return

@@ -5,12 +5,13 @@ condition, and is kept; one for which the condition cannot be evaluated becomes 
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice, takewhile
 
 import pyarrow as pa
 
+from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
 from bulkinfer.records import Document, FormatKind, Selection, SourceFile, UnreadableRow
 from bulkinfer.sources.base import Source, TableSource
@@ -92,6 +93,7 @@ class SelectedSource:
 
     def _iter_matching(self, table: TableSource, condition: Condition) -> Iterator[tuple[int, bool]]:
         """Numbers of rows with whether the condition holds for them, or cannot be judged. Ascending."""
+        columns, missing = find_named_columns(self._file, condition, table.schema.names)
         last_row = 0
         if _is_worth_searching(self._file):
             try:
@@ -100,7 +102,6 @@ class SelectedSource:
                 return
             except CannotMatch:
                 pass
-        columns, missing = condition.find_columns(table.schema.names)
         with Judge(condition) as judge:
             for first, batch in table.iter_columns(columns):
                 if isinstance(batch, range):
@@ -145,6 +146,15 @@ class SelectedSource:
         return replace(row, fields={name: value for name, value in row.fields.items() if name in self._fields})
 
 
+def find_named_columns(file: SourceFile, condition: Condition, known: Sequence[str]) -> tuple[list[str], list[str]]:
+    """As `Condition.find_columns`. Raises InputError for one that the file has twice."""
+    columns, missing = condition.find_columns(known)
+    twice = [name for name in columns if known.count(name) > 1]
+    if twice:
+        raise InputError(f"{file.name}: two columns are named {twice[0]!r}. Rename one of them")
+    return columns, missing
+
+
 def read_schema(source: Source) -> pa.Schema:
     """The columns that a condition may name; of lines those of the first rows."""
     return source.schema if isinstance(source, TableSource) else schema_of(probe_kinds(source))
@@ -157,9 +167,9 @@ def _is_worth_searching(file: SourceFile) -> bool:
 
 def _as_searched(file: SourceFile, table: TableSource) -> ParquetFile:
     if not file.url:
-        return ParquetFile(str(file.path), table.schema.names)
+        return ParquetFile(str(file.path), table.schema)
     filesystem = OneFile(file)
-    return ParquetFile(filesystem.path, table.schema.names, filesystem)
+    return ParquetFile(filesystem.path, table.schema, filesystem)
 
 
 class _Draw:

@@ -27,6 +27,8 @@ _CLOCK = frozenset({
     "get_current_time", "get_current_timestamp", "localtime", "localtimestamp", "now", "today",
     "transaction_timestamp",
 })  # fmt: skip
+_COARSE_TIMES = {"TIMESTAMP": ("TIMESTAMP_MS", "TIMESTAMP_S")}
+"""What DuckDB calls times of Arrow that it reads of Parquet as finer ones; they compare alike."""
 _VOLATILE = "select function_name from duckdb_functions() where stability = 'VOLATILE'"
 
 
@@ -178,7 +180,7 @@ class ParquetFile:
     """One that DuckDB can read by itself."""
 
     path: str
-    columns: Sequence[str]
+    schema: pa.Schema
     filesystem: Any = None
     """Of fsspec, which has the file at this path and no other; None: it lies on a disk."""
 
@@ -190,11 +192,12 @@ def iter_matching_parquet(file: ParquetFile, condition: Condition) -> Iterator[i
     that none of their rows can match. A column that it lacks is null. Raises CannotMatch where a row cannot be judged,
     or DuckDB cannot read the file; the numbers before are right.
     """
-    columns, missing = condition.find_columns(file.columns)
-    alike = Counter(name.lower() for name in file.columns)
+    known = file.schema.names
+    columns, missing = condition.find_columns(known)
+    alike = Counter(name.lower() for name in known)
     if not condition.is_filter or any(alike[name.lower()] > 1 for name in columns):
         raise CannotMatch("its columns cannot be told by name")
-    number = _free_name(condition, file.columns)
+    number = _free_name(condition, known)
     listed = [*map(quote_name, columns), *(f"null::varchar as {quote_name(name)}" for name in missing)]
     statement = f"""
         select {number}
@@ -207,11 +210,31 @@ def iter_matching_parquet(file: ParquetFile, condition: Condition) -> Iterator[i
     """
     with open_sandbox([file.path], file.filesystem) as connection:
         try:
+            _check_types(connection, file, columns)
             found = connection.execute(statement, {"path": file.path})
             while rows := found.fetchmany(_READ_ROWS):
                 yield from (row for (row,) in rows)
         except duckdb.Error as error:
             raise CannotMatch(type(error).__name__) from error
+
+
+def _check_types(connection: duckdb.DuckDBPyConnection, file: ParquetFile, columns: Sequence[str]) -> None:
+    """Raise CannotMatch where DuckDB has a column in another type than Arrow: a duration would be a whole number."""
+    if not columns:
+        return
+    listed = ", ".join(map(quote_name, columns))
+    connection.register("input", pa.schema([file.schema.field(name) for name in columns]).empty_table())
+    try:
+        connection.execute(f"describe select {listed} from input")
+        expected = [kind for _, kind, *_ in connection.fetchall()]
+    finally:
+        connection.unregister("input")
+    connection.execute(
+        f"describe select {listed} from read_parquet($path, hive_partitioning = false)", {"path": file.path}
+    )
+    for theirs, (_, ours, *_) in zip(expected, connection.fetchall(), strict=True):
+        if theirs not in (ours, *_COARSE_TIMES.get(ours, ())):
+            raise CannotMatch("a type that DuckDB reads in its own way")
 
 
 class CannotMatch(Exception):
