@@ -71,14 +71,17 @@ def draft_job(pattern: str, place: Path, model: str | None = None) -> Draft:
     columns = next((found for file in files[:MAX_LOOKED_AT] if (found := describe_columns(file))), ())
     requests = next(filter(None, map(describe_requests, files[:MAX_LOOKED_AT])), None)
     endpoint = None if requests is None else requests.endpoints[0]
-    text_field = _REQUEST_TEXTS[endpoint] if endpoint else _choose_text(columns, hide_secrets(pattern))
+    conversations = None if endpoint else _find_conversations(columns)
+    text_field = conversations or (
+        _REQUEST_TEXTS[endpoint] if endpoint else _choose_text(columns, hide_secrets(pattern))
+    )
     id_field = "custom_id" if endpoint else _choose_id(columns, text_field)
     target = place.absolute().parent
     default = DEFAULT_EMBEDDING_MODEL if endpoint == EMBEDDINGS else DEFAULT_MODEL
     shown = _relate(model, target) if model and (folder / model).is_dir() else model or default
     beginning = _Beginning(_name_job(hide_secrets(pattern)), _relate(pattern, target), shown, model is None)
     lines = (
-        _write_text_job(beginning, columns, text_field, id_field)
+        _write_text_job(beginning, columns, text_field, id_field, is_conversation=conversations is not None)
         if requests is None
         else _write_request_job(beginning, requests)
     )
@@ -110,6 +113,17 @@ def _choose_text(columns: Sequence[Column], pattern: str) -> str:
     longest = max(column.mean_chars for column in texts)
     named = [column for column in texts if column.name.lower() in _TEXT_NAMES and 2 * column.mean_chars >= longest]
     return max(named or texts, key=lambda column: column.mean_chars).name
+
+
+def _find_conversations(columns: Sequence[Column]) -> str | None:
+    """A column whose values are lists of messages, as chats have them."""
+    named = (column for column in columns if column.type == "list" and 2 * column.num_values >= column.num_rows)
+    return next((column.name for column in named if all(map(_is_conversation, column.examples))), None)
+
+
+def _is_conversation(value: object) -> bool:
+    messages = value if isinstance(value, list) else []
+    return bool(messages) and all(isinstance(part, dict) and {"role", "content"} <= part.keys() for part in messages)
 
 
 def _can_print(name: str) -> bool:
@@ -185,7 +199,12 @@ class _Beginning:
 
 
 def _write_text_job(
-    beginning: _Beginning, columns: Sequence[Column], text_field: str, id_field: str | None
+    beginning: _Beginning,
+    columns: Sequence[Column],
+    text_field: str,
+    id_field: str | None,
+    *,
+    is_conversation: bool,
 ) -> Iterator[str]:
     yield from beginning.write_input("answers.parquet")
     if id_field is None:
@@ -195,17 +214,24 @@ def _write_text_job(
     yield from beginning.write_model()
     yield ""
     yield "prompt:"
+    if is_conversation:
+        yield f"  messages: {_quote(text_field)}  # each row brings its conversation; the model writes its next message"
+    else:
+        yield from _write_prompt(columns, text_field)
+    yield ""
+    yield "sampling:"
+    yield "  temperature: 0                       # always the most likely token"
+    yield "  max_tokens: 128                      # an answer that needs more is a failure, `truncated`"
+    yield from beginning.write_end()
+
+
+def _write_prompt(columns: Sequence[Column], text_field: str) -> Iterator[str]:
     yield "  system: You summarise texts in one short sentence."
     yield "  user: |"
     yield f"    {{{{ {text_field} }}}}"
     yield ""
     yield "    Summarise this in one short sentence."
     yield from _tell_columns(columns, text_field)
-    yield ""
-    yield "sampling:"
-    yield "  temperature: 0                       # always the most likely token"
-    yield "  max_tokens: 128                      # an answer that needs more is a failure, `truncated`"
-    yield from beginning.write_end()
 
 
 def _write_request_job(beginning: _Beginning, requests: BatchRequests) -> Iterator[str]:

@@ -163,6 +163,21 @@ def test_requests_of_a_batch_get_a_job_that_answers_them(
     assert (told["id"], told["text"], told["endpoint"]) == ("custom_id", expected, url)
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_conversations_are_sent_as_they_are(place: Path, ending: str) -> None:
+    rows = [
+        {"id": f"c{number}", "messages": [{"role": "user", "content": f"Question {number}?"}], "note": "n" * 90}
+        for number in range(3)
+    ]
+    if ending == "jsonl":
+        (place / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), place / "in.parquet")
+    check_runs(place, f"in.{ending}", 3)
+    spec = load_job(place / "job.yaml").spec
+    assert (spec.prompt.messages, spec.input.id) == ("messages", "id")
+
+
 def test_requests_for_two_endpoints_are_told(place: Path) -> None:
     lines = [
         {"custom_id": str(number), "url": f"/v1/{kind}", "body": {"model": "m", **CHAT, "prompt": "x"}}

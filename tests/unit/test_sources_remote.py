@@ -298,3 +298,17 @@ def test_odd_addresses_are_told_without_a_traceback_or_a_secret(url: str) -> Non
     with pytest.raises(InputError, match=r"is no address that|cannot be reached|is no kind of place") as caught:
         find(url)
     assert "SECRET" not in str(caught.value)
+
+
+def test_of_a_dataset_elsewhere_only_its_own_files_are_read(memory: AbstractFileSystem) -> None:
+    state: dict[str, object] = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_indices_files": []}
+    for name in ("data-00000-of-00001.arrow", "cache-1.arrow", "dataset_info.json"):
+        memory.pipe(f"/ds/train/{name}", b"")
+    memory.pipe("/ds/train/state.json", json.dumps(state).encode())
+    memory.pipe("/ds/other.arrow", b"")
+    names = ["memory://ds/other.arrow", "memory://ds/train/data-00000-of-00001.arrow"]
+    assert [file.name for file in find("memory://ds")] == names
+    assert [file.name for file in find("memory://ds/tr*")] == names[1:]
+    memory.pipe("/ds/train/state.json", json.dumps({**state, "_indices_files": [{"filename": "i.arrow"}]}).encode())
+    with pytest.raises(InputError, match=r"memory://ds': is a dataset with an indices mapping.*flatten_indices"):
+        find("memory://ds")

@@ -4,11 +4,11 @@ A dataset is a folder with `state.json` and Arrow streams; a `DatasetDict` is a 
 split. Only the files are read, without that package.
 """
 
-from pathlib import Path
+from collections.abc import Callable
 
 import orjson
 
-_STATE = "state.json"
+STATE = "state.json"
 
 
 class DatasetFault(Exception):
@@ -19,15 +19,16 @@ class DatasetFault(Exception):
         self.advice = advice
 
 
-def list_dataset_files(folder: Path, names: list[str]) -> list[str] | None:
+def list_dataset_files(names: list[str], read_state: Callable[[], bytes]) -> list[str] | None:
     """Of the names in a folder those of the dataset's own files, in its order; None where it is no dataset.
 
-    Files that `datasets` keeps beside them (cache-*.arrow) are none. Raises DatasetFault.
+    `read_state` gives what STATE holds, where the folder has it. Files that `datasets` keeps beside them
+    (cache-*.arrow) are none. Raises DatasetFault.
     """
-    if _STATE not in names:
+    if STATE not in names:
         return None
     try:
-        state = orjson.loads((folder / _STATE).read_bytes())
+        state = orjson.loads(read_state())
         if not isinstance(state, dict) or "_data_files" not in state:
             return None
         files = [entry["filename"] for entry in state["_data_files"]]
@@ -35,7 +36,7 @@ def list_dataset_files(folder: Path, names: list[str]) -> list[str] | None:
         if "dataset_info.json" not in names:
             return None
         advice = "Save the dataset again with save_to_disk"
-        raise DatasetFault(f"is a dataset whose {_STATE} cannot be read ({type(error).__name__})", advice) from error
+        raise DatasetFault(f"is a dataset whose {STATE} cannot be read ({type(error).__name__})", advice) from error
     if any(value for key, value in state.items() if key.startswith("_indices") and isinstance(value, list)):
         raise DatasetFault(
             "is a dataset with an indices mapping, as select, filter, shuffle and sort leave one: its rows are not "

@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from bulkinfer.errors import InputError
 from bulkinfer.records import SourceFile
-from bulkinfer.sources.datasets import DatasetFault, list_dataset_files
+from bulkinfer.sources.datasets import STATE, DatasetFault, list_dataset_files
 from bulkinfer.sources.formats import KNOWN_ENDINGS, FormatChoice
-from bulkinfer.sources.remote import RemotePath, list_remote
+from bulkinfer.sources.remote import RemotePath, list_remote, read_remote
 from bulkinfer.sources.urls import find_file_name, find_local, hide_secrets, is_remote, parse_url
 
 _KNOWN = f"Known endings are {KNOWN_ENDINGS}; input.format says what files of other names hold"
@@ -53,6 +54,7 @@ def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
     found, is_named = list_remote(url)
     if not is_named:
         visible = [path for path in found if all(map(_is_visible, path.below.split("/")))]
+        visible = _drop_cached(url, visible)
         for with_texts in (False, True):
             chosen = [path for path in visible if choice.is_in_folder(find_file_name(path.url), with_texts=with_texts)]
             if chosen:
@@ -62,6 +64,23 @@ def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
         raise InputError(f"input.path {hide_secrets(url)!r}: matches no file of a known format. {_KNOWN}")
     for path in found:
         yield _as_source_file(path, choice)
+
+
+def _drop_cached(url: str, found: list[RemotePath]) -> list[RemotePath]:
+    """Of folders that are datasets the files with their rows alone, as on a disk."""
+    folders: dict[str, dict[str, RemotePath]] = {}
+    for path in found:
+        folder, _, name = path.url.rpartition("/")
+        folders.setdefault(folder, {})[name] = path
+    dropped: set[str] = set()
+    for files in folders.values():
+        if STATE in files:
+            try:
+                own = list_dataset_files(list(files), partial(read_remote, files[STATE].url))
+            except DatasetFault as error:
+                raise InputError(f"input.path {hide_secrets(url)!r}: {error}. {error.advice}") from error
+            dropped |= set() if own is None else {path.url for name, path in files.items() if name not in own}
+    return [path for path in found if path.url not in dropped]
 
 
 def _as_source_file(path: RemotePath, choice: FormatChoice) -> SourceFile:
@@ -227,7 +246,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         folder_names[:] = [] if real in seen else filter(_is_visible, folder_names)
         if real not in seen:
             seen.add(real)
-            own = list_dataset_files(Path(parent), file_names)
+            own = list_dataset_files(file_names, Path(parent, STATE).read_bytes)
             yield from (Path(parent, name) for name in (file_names if own is None else own))
 
 

@@ -174,6 +174,20 @@ def list_remote(url: str) -> tuple[list[RemotePath], bool]:
     return [_describe(_rebuild(url, filesystem, info), info, below) for below, info in found], False
 
 
+def read_remote(url: str) -> bytes:
+    """The whole of a small file. Raises InputError."""
+
+    def read() -> bytes:
+        filesystem, path = _connect(url, is_again=False)
+        return bytes(filesystem.cat_file(path))
+
+    try:
+        content: bytes = retry_passing(WAITS_S, is_passing)(ask, read, ANSWER_S)
+    except RemoteFault as fault:
+        raise explain(url, fault) from fault
+    return content
+
+
 def check_remote_unchanged(file: SourceFile) -> None:
     """As `base.check_unchanged`, by one question to the service. Raises InputError."""
 
