@@ -76,6 +76,17 @@ def test_a_query_over_mixed_formats_that_reads_the_input_twice(tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "long"), [(pa.int64(), 2**53 + 1), (pa.int64(), -(2**60) - 1), (pa.uint64(), 2**63 + 5)]
+)
+def test_whole_numbers_of_several_widths_stay_what_they_are(tmp_path: Path, kind: pa.DataType, long: int) -> None:
+    feather.write_feather(pa.table({"n": pa.array([7], pa.int32())}), tmp_path / "one.feather")
+    feather.write_feather(pa.table({"n": pa.array([long], kind)}), tmp_path / "two.feather")
+    write_lines(tmp_path / "three.jsonl", {"n": -3})
+    found = query(tmp_path, "select n::varchar as n from input", "one.feather", "two.feather", "three.jsonl")
+    assert found == [{"n": "7"}, {"n": str(long)}, {"n": "-3"}]
+
+
 def test_rows_that_never_reached_the_query_stand_behind_its_rows(tmp_path: Path) -> None:
     lines = [{"a": number} for number in range(1100)]
     write_lines(tmp_path / "in.jsonl", *lines[:1050], "[broken", {"a": "text"}, *lines[1050:])

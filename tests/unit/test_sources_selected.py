@@ -15,7 +15,7 @@ from pyarrow import parquet as pq
 
 from bulkinfer.errors import InputError
 from bulkinfer.job import InputSpec
-from bulkinfer.records import Document, Selection, SourceFile, UnreadableRow
+from bulkinfer.records import Document, JsonValue, Origin, Selection, SourceFile, UnreadableRow
 from bulkinfer.sources import find_source_files, keys, open_source, selected
 from bulkinfer.sources.choosing import choose_rows
 from bulkinfer.sources.keys import file_key, find_bar, row_keys
@@ -276,6 +276,15 @@ def test_a_column_that_is_there_twice_cannot_be_named(tmp_path: Path, ending: st
         choose_rows([file], InputSpec(path=("in",), where="n = 1"))
     (chosen,) = choose_rows([file], InputSpec(path=("in",), where="text = 'b'"))
     assert [row.origin.row for row in read(chosen, chosen.selection)] == [2]
+
+
+def test_rows_of_nested_lists_are_judged_a_few_at_a_time() -> None:
+    """So that memory is bounded, wherever in a row its texts are."""
+    deep: JsonValue = "x" * 100_000
+    for _ in range(2000):
+        deep = [deep]
+    rows: list[Document | UnreadableRow] = [Document(Origin("in", n, ""), {"deep": deep}) for n in range(100)]
+    assert max(len(block) for block in selected.iter_blocks(iter(rows))) < 45
 
 
 def test_the_name_of_a_folder_does_not_stand_for_a_column(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from bulkinfer.sources.typed import probe_kinds, schema_of, split_by_types
 from bulkinfer.sql import Query, QueryFault, explained_query, open_query
 
 NAME = "input.sql"
+_ANY_WHOLE = pa.decimal128(20, 0)
+"""Of a column that has numbers of 64 bits with and without a sign."""
 
 
 def query_input(files: Sequence[SourceFile], text: str) -> SourceFile:
@@ -72,10 +74,17 @@ def _load(query: Query, files: Sequence[SourceFile]) -> None:
 
 
 def _join(one: pa.DataType | None, other: pa.DataType) -> pa.DataType:
-    if one is None or one == other:
+    both = {one or other, other}
+    if len(both) == 1:
         return other
-    is_number = all(pa.types.is_integer(found) or pa.types.is_floating(found) for found in (one, other))
+    if all(map(_is_whole, both)):
+        return _ANY_WHOLE if both & {pa.uint64(), _ANY_WHOLE} else pa.int64()
+    is_number = all(_is_whole(found) or pa.types.is_floating(found) for found in both)
     return pa.float64() if is_number else pa.string()
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind)) or kind == _ANY_WHOLE
 
 
 def _load_table(query: Query, source: TableSource) -> None:
