@@ -44,7 +44,7 @@ class FileServer:
 @contextmanager
 def serve_files() -> Iterator[FileServer]:
     """Run a server for as long as the context lasts."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answer)
+    server = _Server(("127.0.0.1", 0), _Answer)
     files = FileServer(f"http://127.0.0.1:{server.server_address[1]}")
     server.files = files  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -56,6 +56,11 @@ def serve_files() -> Iterator[FileServer]:
         server.shutdown()
         server.server_close()
         thread.join(10)
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: clients leave as they like."""
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -1,6 +1,8 @@
 """Whole runs over http://, on a server of the test's own: resumed where it broke off, and without a secret anywhere."""
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from bulkinfer.errors import InputError
 from bulkinfer.runner import RunReport
 from bulkinfer.sources import remote
-from tests.cli_support import call
+from tests.cli_support import call, start, wait_until
 from tests.conftest import JobFolder, make_documents
 from tests.http_support import FileServer, Served, serve_files
 from tests.integration.test_formats import documents_of, select
@@ -66,6 +68,26 @@ def test_a_server_that_goes_away_ends_the_run_and_the_next_goes_on(folder: JobFo
     assert report.exit_code == 0
     assert documents_of(report)["already_done"] + documents_of(report)["succeeded"] == 3000
     assert select(folder, "select count(*), count(distinct document_id) from answers") == [(3000, 3000)]
+
+
+@pytest.mark.parametrize("num_answered", [0, 4])
+def test_a_signal_ends_a_run_whose_server_hangs(folder: JobFolder, server: FileServer, num_answered: int) -> None:
+    """Before anything runs, and while the run reads."""
+    server.files["/in.jsonl"] = Served(write_lines(50))
+    folder.write_job(input={"path": f"{server.address}/in.jsonl"})
+    is_hanging = threading.Event()
+
+    def hang_in_time() -> None:
+        if sum(server.requests.values()) > num_answered:
+            is_hanging.set()
+            server.release.wait(60)
+
+    server.before_answer = hang_in_time
+    child = start("run", folder.job_path)
+    wait_until(is_hanging.is_set, "the server hangs")
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert (child.returncode, "Traceback" in said) == (130, False), said
 
 
 def test_two_pages_are_two_files_in_the_database_and_in_the_export(folder: JobFolder, server: FileServer) -> None:

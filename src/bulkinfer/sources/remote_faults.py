@@ -92,11 +92,12 @@ def ask(action: Callable[[], _T], limit_s: float) -> _T:
     """
     future = run_in_thread(action, "remote-file")
     try:
-        return future.result(limit_s)
-    except Exception as error:  # any package may stand behind a URL, and raises what it likes
-        if isinstance(error, TimeoutError) and not future.done():
-            raise RemoteFault(Fault.NO_ANSWER, f"no answer for {limit_s:g} s") from error
+        error = future.exception(limit_s)  # a signal that comes meanwhile is raised here, and is no fault
+    except TimeoutError as late:
+        raise RemoteFault(Fault.NO_ANSWER, f"no answer for {limit_s:g} s") from late
+    if isinstance(error, Exception):  # any package may stand behind a URL, and raises what it likes
         raise _translate(error) from error
+    return future.result()
 
 
 def explain(url: str, fault: RemoteFault) -> InputError:
