@@ -214,7 +214,7 @@ def test_repairs_of_parts_are_told_with_their_part_in_a_later_run_too(long: JobF
 
 def test_repairs_of_a_part_that_fails_are_told_with_its_document(long: JobFolder) -> None:
     engine = with_fault(long, "Sentence 77 of text 1 ", "truncate")
-    report = long.run(engine=engine, output={"repair": "retry"})
+    report = long.run(engine=engine, output={"repair": "retry", "max_repairs": 2})
     assert documents_of(report)["failed_by_code"] == {"truncated": 1}
     ((message, repairs),) = select(long, "select message, details->'repairs' from failures")
     told = orjson.loads(str(repairs))
