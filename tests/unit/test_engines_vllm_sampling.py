@@ -29,6 +29,14 @@ def test_equal_parameters_are_made_once_and_go_before_the_jobs(monkeypatch: pyte
     assert choices.find({"seed": 1, "max_tokens": 2}) == 2
 
 
+def test_long_schemas_are_not_kept() -> None:
+    made: list[int] = []
+    choices = SamplingChoices({}, lambda _: made.append(1))
+    for _ in range(2):
+        choices.find({"structured_outputs": {"json": {"const": "x" * 30_000}}})
+    assert len(made) == 3
+
+
 def test_what_json_cannot_say_is_made_of_it() -> None:
     def make(**given: object) -> dict[str, object]:
         return given

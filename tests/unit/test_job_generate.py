@@ -247,6 +247,9 @@ def test_a_form_that_many_rows_ask_for_is_the_same_and_keeps_the_order_of_its_ke
     assert one == other
     for number in range(600):
         assert isinstance(reader.read({"form": schema_of({"const": number})}), dict)
+    assert isinstance(reader.read({"form": schema_of({"const": "x" * 200_000})}), dict)
+    assert len(reader._forms._known) <= 256
+    assert max(map(len, reader._forms._known)) <= 100_000
 
 
 def test_several_answers_of_a_row_need_a_temperature() -> None:

@@ -9,6 +9,8 @@ from bulkinfer.records import FORM, JsonValue
 
 _MAX_KEPT = 4096
 """Rows may have seeds of their own, as many as there are rows."""
+_MAX_KEPT_BYTES = 20_000
+"""Of the parameters of one: schemas are of any size."""
 
 # Any: vLLM's SamplingParams, whose fields differ between its versions.
 Build = Callable[[Mapping[str, JsonValue]], Any]
@@ -29,7 +31,7 @@ class SamplingChoices:
         found = self._kept.get(name)
         if found is None:
             found = self._build({**self._of_job, **own})
-            if len(self._kept) < _MAX_KEPT:
+            if len(self._kept) < _MAX_KEPT and len(name) <= _MAX_KEPT_BYTES:
                 self._kept[name] = found
         return found
 

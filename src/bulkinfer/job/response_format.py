@@ -19,6 +19,7 @@ Form = dict[str, JsonValue]
 _ANY_OBJECT: Form = {"json": {"type": "object"}}
 _TYPES = "{type: text}, {type: json_object} or {type: json_schema, json_schema: {name, schema}}"
 _MAX_KNOWN = 256
+_MAX_KNOWN_CHARS = 100_000
 _MAX_PATH_CHARS = 200
 
 
@@ -39,12 +40,14 @@ class FormReader:
     def read(self, value: JsonValue) -> Form | FormFault | None:
         """The form; None for text without one."""
         text = value if isinstance(value, str) else write_json(value)
-        if text in self._known:
-            return self._known[text]
+        known = self._known.get(text, self)  # itself: not known; another thread may forget all at any moment
+        if not isinstance(known, FormReader):
+            return known
         found = _read(value)
-        if len(self._known) >= _MAX_KNOWN:
-            self._known.clear()
-        self._known[text] = found
+        if len(text) <= _MAX_KNOWN_CHARS:
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
+            self._known[text] = found
         return found
 
 
