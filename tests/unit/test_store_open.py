@@ -14,7 +14,7 @@ import pytest
 
 from bulkinfer.errors import ExitCode, StoreError, StoreLocked
 from bulkinfer.store import Reader, Store, is_database, paths, repair_database
-from bulkinfer.store.paths import find_locking_pid, wal_path
+from bulkinfer.store.paths import find_locking_pid, prepare_folder, wal_path
 from tests.unit.store_support import QUICK, TASK, make_file, make_result, make_run, run_job, select
 
 _KILLED_RUN = """
@@ -384,3 +384,8 @@ def test_what_a_killed_process_left_in_the_spill_folder_is_removed(tmp_path: Pat
     (spill / "mine").write_bytes(b"")
     Store.open(database).close()
     assert [path.name for path in spill.iterdir()] == ["mine"]
+
+
+def test_a_folder_that_is_there_and_takes_no_files_is_not_called_missing() -> None:
+    with pytest.raises(StoreError, match="cannot write in the folder /proc"):
+        prepare_folder(Path("/proc/out.duckdb"))

@@ -18,6 +18,13 @@ _SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 }
 _SPEAKING = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException, duckdb.SyntaxException)
 """Errors whose text is about the statement and quotes no value of a row."""
+_EXPLAINED: dict[type[duckdb.Error], str] = {
+    duckdb.PermissionException: "it may read nothing but the input",
+    duckdb.ConversionException: "a value does not fit the type that it is cast to; try_cast makes null of such a one",
+    duckdb.OutOfRangeException: "a number is beyond what its type holds",
+    duckdb.OutOfMemoryException: f"it needs more memory than {_SETTINGS['memory_limit']} at once",
+}
+"""What the others mean, whose text may quote values."""
 
 
 @contextmanager
@@ -66,7 +73,8 @@ def is_about_statement(error: duckdb.Error) -> bool:
 def describe_error(error: duckdb.Error) -> str:
     """In one line, and without any value of a row."""
     if not is_about_statement(error):
-        return type(error).__name__
+        kind = type(error).__name__
+        return next((f"{said} ({kind})" for known, said in _EXPLAINED.items() if isinstance(error, known)), kind)
     return str(error).partition("\n")[0].partition(": ")[2].rstrip("!.")
 
 

@@ -149,11 +149,14 @@ def prepare_folder(database: Path) -> None:
     try:
         if not folder.exists():
             folder.mkdir()
+    except FileNotFoundError as error:
+        raise StoreError(f"{database}: the folder {folder.parent} does not exist; create it first") from error
+    except OSError as error:
+        raise StoreError(f"{database}: cannot create the folder {folder}: {error.strerror}") from error
+    try:
         with tempfile.TemporaryFile(dir=folder):
             pass
         free_bytes = shutil.disk_usage(folder).free
-    except FileNotFoundError as error:
-        raise StoreError(f"{database}: the folder {folder.parent} does not exist; create it first") from error
     except OSError as error:
         raise StoreError(f"{database}: cannot write in the folder {folder}: {error.strerror}") from error
     if free_bytes < MIN_FREE_BYTES:
