@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import ipc
 from pyarrow import parquet as pq
@@ -174,6 +174,8 @@ def test_the_same_rows_are_chosen_of_every_format(data: st.DataObject) -> None:
     with_nulls = data.draw(st.booleans())
     files = data.draw(tables(with_nulls=with_nulls))
     condition = data.draw(conditions(CLAUSES))
+    # That a price is 3 and is not 3 DuckDB rejects unseen, and rightly: no row is unclear by it.
+    assume(all(condition.sql.count(clause.sql) < 2 for clause in CLAUSES if clause not in SAFE_CLAUSES))
     sample = data.draw(st.none() | st.integers(1, 12) | st.sampled_from(["30%", "80%"]))
     limit = data.draw(st.none() | st.integers(1, 10))
     held = [
