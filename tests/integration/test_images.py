@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pytest
 
@@ -93,6 +94,21 @@ def test_inputs_that_move_with_their_images_are_not_asked_again(photos: JobFolde
     photos.spec["input"]["path"] = ["moved-a", "moved-b"]
     photos.write_job()
     assert counts(photos.run_as_written()) == (2, 2, 2, 0, 0)
+
+
+@pytest.mark.usefixtures("_settled")
+def test_answers_of_a_run_that_looked_at_no_images_are_exported(photos: JobFolder) -> None:
+    """As runs before images counted by their contents listed their files."""
+    photos.run_as_written()
+    with duckdb.connect(photos.database) as connection:
+        connection.execute("""update scans set layout = regexp_replace(layout, '\\{"images".*\\}', '')""")
+        connection.execute(
+            "create temp table old as select md5(document_hash::varchar)::uuid u, document_hash h from results"
+        )
+        connection.execute("update results r set document_hash = (select u from old where h = r.document_hash)")
+        connection.execute("update document_rows r set document_hash = (select u from old where h = r.document_hash)")
+    exported, rows = export(photos)
+    assert (exported.notes, [row["status"] for row in rows]) == ([], ["answered", "answered"])
 
 
 @pytest.mark.usefixtures("_settled")

@@ -2,6 +2,7 @@
 
 import base64
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
@@ -16,6 +17,7 @@ from bulkinfer.engines import images
 from bulkinfer.engines.base import EngineRequest
 from bulkinfer.engines.frames import Submit, decode_parent_frame, encode_parent_frame
 from bulkinfer.engines.images import ImageFault, check_takes_images, load_images
+from bulkinfer.engines.sending import encode_or_reject
 from bulkinfer.engines.vllm_reading import write_message
 from bulkinfer.errors import JobError
 from bulkinfer.prompt import DocumentFault, Prompt
@@ -28,6 +30,7 @@ from bulkinfer.records import (
     JsonValue,
     Message,
     Origin,
+    Rejection,
     Request,
     SeenImage,
     write_data_url,
@@ -177,6 +180,24 @@ def test_a_file_that_is_not_what_it_was_is_told_without_its_name(tmp_path: Path)
     with pytest.raises(ImageFault) as caught:
         load_images(request(file))
     assert str(caught.value) == "image 1: the file cannot be read: No such file or directory"
+
+
+def test_an_image_whose_disk_does_not_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked = request(write_image(tmp_path / "a.png"))
+    is_free = threading.Event()
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        assert is_free.wait(30)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(images, "READ_LIMIT_S", 0.01)
+    told = "prompt.images: image 1: its disk does not answer"
+    assert encode_or_reject(asked, 0) == Rejection(bytes(16), FailureCode.ENGINE_ERROR, told)
+    is_free.set()
+    monkeypatch.setattr(images, "READ_LIMIT_S", 30)
+    assert isinstance(encode_or_reject(asked, 0), bytes)
 
 
 def test_the_frame_holds_the_image_and_nothing_that_is_printed_does(

@@ -12,7 +12,7 @@ import pytest
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
-from bulkinfer.records import BadImage, Document, ImageFields, ImageFile, JsonValue, SourceFile, UnreadableRow
+from bulkinfer.records import BadImage, Document, ImageFields, ImageFile, JsonValue, Origin, SourceFile, UnreadableRow
 from bulkinfer.sources import add_images, find_source_files, images, open_source, stamps
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -109,6 +109,25 @@ def test_only_so_many_files_are_read_at_a_time_and_none_of_a_row_that_names_too_
     assert len(first.images.files) == num_most
     assert second.images is None
     assert 1 <= most <= images.NUM_READERS + 1, "one may have let the next begin and not have ended"
+
+
+def test_no_row_waits_that_needs_no_file_and_no_more_text_than_a_few_mebibytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(images, "MAX_CHARS_AHEAD", 1000)
+    taken = 0
+
+    class Rows:
+        def iter_rows(self, _wanted: Iterator[int] | None = None) -> Iterator[Document]:
+            nonlocal taken
+            for photo in (URL, URL, "x.png", *["y.png"] * 50):
+                taken += 1
+                yield Document(Origin("s", taken, "s"), {"photo": photo, "body": "x" * 300})
+
+    file = write(tmp_path, "x.png", x=PNG)
+    source = images.ImageSource(Rows(), file, ImageFields(("photo",), str(tmp_path), frozenset()))  # type: ignore[arg-type]
+    seen = [taken for _ in source.iter_rows()]
+    assert seen[:4] == [1, 2, 6, 7], "three rows of 305 characters may wait"
 
 
 def test_rows_come_in_their_order(tmp_path: Path) -> None:

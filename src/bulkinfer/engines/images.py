@@ -4,6 +4,7 @@ They travel as `data:` URLs in the frame to the engine's process, and stand in n
 """
 
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,13 +21,22 @@ from bulkinfer.records import (
     write_data_url,
     write_image_key,
 )
+from bulkinfer.threads import run_in_thread
 
 _REGISTRY = "model_executor/models/registry.py"
 _SEEING_KEYS = ("vision", "image", "visual", "img")
 
 
+READ_LIMIT_S = 60.0
+
+
 class ImageFault(Exception):
     """An image of one document cannot be used. The message says which and why, without its name."""
+
+    def __init__(self, message: str, *, is_passing: bool = False) -> None:
+        super().__init__(message)
+        self.is_passing = is_passing
+        """Whether it may be well when it is asked again."""
 
 
 def load_images(request: Request) -> tuple[Message, ...]:
@@ -47,7 +57,8 @@ def load_images(request: Request) -> tuple[Message, ...]:
 
 def reject_image(request: Request, error: ImageFault) -> Rejection:
     """What becomes of a request with such an image."""
-    return Rejection(request.document_hash, FailureCode.INVALID_FIELD, f"prompt.images: {error}")
+    code = FailureCode.ENGINE_ERROR if error.is_passing else FailureCode.INVALID_FIELD
+    return Rejection(request.document_hash, code, f"prompt.images: {error}")
 
 
 def check_takes_images(config_path: Path | None) -> None:
@@ -66,10 +77,17 @@ def check_takes_images(config_path: Path | None) -> None:
         raise JobError(f"prompt.images: the model ({', '.join(sorted(architectures))}) takes no images; remove the key")
 
 
+def _read(file: ImageFile) -> bytes:
+    """Nothing of a file that is another one by now."""
+    path = Path(file.path)
+    return path.read_bytes() if path.stat().st_size == file.size_bytes else b""
+
+
 def _load(file: ImageFile, number: int) -> str:
     try:
-        path = Path(file.path)
-        content = path.read_bytes() if path.stat().st_size == file.size_bytes else b""
+        content = run_in_thread(partial(_read, file), "bulkinfer-image").result(READ_LIMIT_S)
+    except TimeoutError:
+        raise ImageFault(f"image {number}: its disk does not answer", is_passing=True) from None
     except OSError as error:
         raise ImageFault(f"image {number}: the file cannot be read: {error.strerror}") from None
     url = write_data_url(content)

@@ -6,7 +6,7 @@ rows are matched by what they hold: an answer never gets to a row that it was no
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from itertools import count, groupby, islice
 from typing import Any
@@ -106,7 +106,7 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
     if scan is None:
         note = f"{file.name}: the newest run has not read it: its rows were looked up by content"
         return Part(file.name, Match.BY_CONTENT, file, None, note)
-    if is_listed_as(scan, file):
+    if is_listed_as(scan, file) or is_listed_as(scan, _forget_images(file)):
         return Part(file.name, Match.BY_ROW, file, scan)
     change = _describe_change(scan, file)
     if _split_layout(scan.layout)[0][0] != _split_layout(found.layout)[0][0]:
@@ -116,6 +116,12 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
         )
     told = f"{file.name}: {change} since the run read it: its rows were matched by content" if change else None
     return Part(file.name, Match.BY_CONTENT, file, scan, told)
+
+
+def _forget_images(file: SourceFile) -> SourceFile:
+    """As runs saw it that looked at no images: their answers are of whatever was there."""
+    kept = [orjson.dumps(said).decode() for said in _leave_out_images(_read_layout(file.choice))]
+    return replace(file, choice="".join(kept))
 
 
 def _describe_change(scan: ListedScan, file: SourceFile) -> str | None:
@@ -138,15 +144,21 @@ def _leave_out_images(layout: list[Any]) -> list[Any]:
 
 
 def _split_layout(text: str) -> list[Any]:
-    """The JSON texts of a layout, one behind the other, but for when and how a condition was looked at."""
+    """The texts of a layout, but for when and how a condition was looked at."""
+    return [
+        {key: value for key, value in said.items() if key not in _TIDINGS} if isinstance(said, dict) else said
+        for said in _read_layout(text)
+    ]
+
+
+def _read_layout(text: str) -> list[Any]:
+    """JSON texts, one behind the other."""
     found = []
     decoder = json.JSONDecoder()
     place = 0
     while place < len(text):
         said, place = decoder.raw_decode(text, place)
-        found.append(
-            {key: value for key, value in said.items() if key not in _TIDINGS} if isinstance(said, dict) else said
-        )
+        found.append(said)
     return found
 
 

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -38,10 +38,27 @@ MAX_IMAGE_BYTES = 64 << 20
 NUM_READERS = 8
 _NUM_ROWS_AHEAD = 64
 _NUM_IMAGES_AHEAD = 64
+MAX_CHARS_AHEAD = 4 << 20
+"""Of texts of rows that wait for their images, or of one row."""
 _NUM_REMEMBERED = 65_536
 _NUM_FIRST_BYTES = 16
 
 _Row = Document | UnreadableRow
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A row and the files that are read for it, by name."""
+
+    row: _Row
+    files: Mapping[str, Future[SeenImage]]
+
+    @property
+    def num_chars(self) -> int:
+        """Of its longest texts; what else there is in it is small beside them."""
+        if isinstance(self.row, UnreadableRow):
+            return 0
+        return sum(len(value) for value in self.row.fields.values() if isinstance(value, str | bytes))
 
 
 class ImageSource:
@@ -57,20 +74,28 @@ class ImageSource:
 
     def iter_rows(self, wanted: Iterator[int] | None = None) -> Iterator[_Row]:
         """Yield the rows; see `Source`. The rows before a fault of the file come first here, too."""
-        waiting: deque[tuple[_Row, Mapping[str, Future[SeenImage]]]] = deque()
-        num_open = 0
+        waiting: deque[_Begun] = deque()
+        num_open = num_chars = 0
         fault = None
         try:
             for row in self._source.iter_rows(wanted):
-                waiting.append((row, self._begin(row)))
-                num_open += len(waiting[-1][1])
-                while len(waiting) > _NUM_ROWS_AHEAD or (num_open > _NUM_IMAGES_AHEAD and len(waiting) > 1):
-                    num_open -= len(waiting[0][1])
-                    yield self._finish(*waiting.popleft())
+                waiting.append(_Begun(row, self._begin(row)))
+                num_open += len(waiting[-1].files)
+                num_chars += waiting[-1].num_chars
+                while waiting and (
+                    not waiting[0].files
+                    or len(waiting) > _NUM_ROWS_AHEAD
+                    or num_open > _NUM_IMAGES_AHEAD
+                    or num_chars > MAX_CHARS_AHEAD
+                ):
+                    begun = waiting.popleft()
+                    num_open -= len(begun.files)
+                    num_chars -= begun.num_chars
+                    yield self._finish(begun)
         except InputError as error:
             fault = error
         while waiting:
-            yield self._finish(*waiting.popleft())
+            yield self._finish(waiting.popleft())
         if fault is not None:
             raise fault
 
@@ -111,10 +136,11 @@ class ImageSource:
             self._known[path] = found
         return found
 
-    def _finish(self, row: _Row, begun: Mapping[str, Future[SeenImage]]) -> _Row:
-        if not begun or isinstance(row, UnreadableRow):
+    def _finish(self, begun: "_Begun") -> _Row:
+        row = begun.row
+        if not begun.files or isinstance(row, UnreadableRow):
             return row
-        found = {name: future.result() for name, future in begun.items()}
+        found = {name: future.result() for name, future in begun.files.items()}
         identity = dict(row.fields)
         for name in self._images.names:
             if name in identity:
