@@ -77,8 +77,8 @@ def test_flags_that_do_not_go_together(place: Path, arguments: list[str], messag
 @pytest.mark.parametrize(
     ("flag", "value", "message"),
     [
-        ("--to", "o.docx", "the ending says the format"),
-        ("--to", "-", "standard output takes"),
+        ("--to", "o.docx", "or .openai.jsonl\n"),
+        ("--to", "-", "keeps its database beside the output; name a file"),
         ("--input", "nowhere.jsonl", "--input 'nowhere.jsonl'"),
         ("--prompt", "{{", "--prompt"),
         ("--prompt", "{{ bod }}", "did you mean body?"),

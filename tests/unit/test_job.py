@@ -337,6 +337,7 @@ def test_all_problems_are_told_at_once_and_no_more_than_ten(load: Load) -> None:
         ("x: {a: 1, a: 2}", "job.yaml:1:11: a: given twice, first in line 1"),
         ("a: x\0", "job.yaml:1:5: not valid YAML: a control character"),
         (b"a: 1\nb: \xff\n", "job.yaml:2: not UTF-8 text (byte 8); save the job file as UTF-8"),
+        (b"12345678DUCK@\x00\xff", "job.yaml: is a database, and here stands a job file"),
         ("a: 1\n".encode("utf-16"), "job.yaml:1: not UTF-8 text (byte 0)"),
         ("a: !!python/object/apply:os.system [ls]", "job.yaml:1:4: a YAML tag (!name) is not allowed; "),
         ("a: !!python/name:os.system ''", "job.yaml:1:4: a YAML tag (!name) is not allowed; "),

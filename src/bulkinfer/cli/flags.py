@@ -115,9 +115,10 @@ def load_given(path: Path | None, flags: JobFlags, overrides: Sequence[str]) -> 
         what = f"{', '.join(missing)} is missing" if given else "nothing says what to run"
         raise JobError(f"{what}: give a job file, or --input, --prompt, --model and --to")
     assert flags.to is not None
-    target = parse_target(flags.to)
-    if target.path is None:
+    if str(flags.to) == "-":
         raise JobError("--to -: a run without a job file keeps its database beside the output; name a file")
+    target = parse_target(flags.to, may_be_told=False)
+    assert target.path is not None
     with flags_named():
         return GivenJob(create_job(_list_values(flags, target.path), NAME, overrides), target)
 

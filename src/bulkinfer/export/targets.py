@@ -57,8 +57,11 @@ class Target:
         return "standard output" if self.path is None else str(self.path)
 
 
-def parse_target(path: Path, export_format: ExportFormat | None = None) -> Target:
-    """What `--to` and `--format` mean together. Raises JobError when they leave the format open, or do not fit."""
+def parse_target(path: Path, export_format: ExportFormat | None = None, *, may_be_told: bool = True) -> Target:
+    """What `--to` and `--format` mean together. Raises JobError when they leave the format open, or do not fit.
+
+    `may_be_told`: whether there is a `--format`.
+    """
     if str(path) == STDOUT:
         if export_format not in _ON_STDOUT:
             raise JobError(f"--to -: standard output takes {' or '.join(_ON_STDOUT)}; say which with --format")
@@ -69,7 +72,7 @@ def parse_target(path: Path, export_format: ExportFormat | None = None) -> Targe
     if chosen is None:
         raise JobError(
             f"{path}: the ending says the format, and must be .parquet, .jsonl, .jsonl.gz or .csv, "
-            ".arrow (or .feather), or .openai.jsonl; --format says it for any other"
+            ".arrow (or .feather), or .openai.jsonl" + may_be_told * "; --format says it for any other"
         )
     is_packed = name.endswith(".gz")
     if is_packed and chosen is not ExportFormat.JSONL:

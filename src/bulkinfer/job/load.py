@@ -202,6 +202,8 @@ def _read_text(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a file name"
         raise JobError(f"{path}: the job file cannot be read: {reason}") from None
+    if raw[8:12] == b"DUCK":  # behind a checksum, as in each DuckDB file
+        raise JobError(f"{path}: is a database, and here stands a job file; name the one that its answers come from")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
