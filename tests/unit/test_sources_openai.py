@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from bulkinfer.records import Document, FormatKind, JsonValue, OpenAiFile, Origin, SourceFile, UnreadableRow
+from bulkinfer.prompt.conversation import read_conversation
+from bulkinfer.records import Document, FormatKind, JsonValue, Message, OpenAiFile, Origin, SourceFile, UnreadableRow
 from bulkinfer.sources import find_source_files, open_source
 from bulkinfer.sources.custom_ids import share_custom_ids
 from bulkinfer.sources.formats import FormatChoice
@@ -138,13 +139,20 @@ def test_the_form_of_an_answer_is_text_as_the_order_of_its_keys_counts(tmp_path:
     assert fields == {"custom_id": "r1", "prompt": "Once", "response_format": '{"type":"json_object"}'}
 
 
-def test_messages_are_read_as_openais_clients_write_them(tmp_path: Path) -> None:
+def test_messages_stay_as_they_are_but_for_the_role_developer(tmp_path: Path) -> None:
     answer = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None}
-    messages = [{"role": "developer", "content": "Be brief."}, *MESSAGES, answer, *MESSAGES]
+    messages = [{"role": "developer", "content": "Be brief.", "name": None}, *MESSAGES, answer, *MESSAGES]
     fields = read_fields(tmp_path, {"model": "m", "messages": messages})
     assert isinstance(fields, dict)
-    plain = [{"role": "system", "content": "Be brief."}, *MESSAGES, {"role": "assistant", "content": "x"}, *MESSAGES]
-    assert fields["messages"] == plain
+    system = {"role": "system", "content": "Be brief.", "name": None}
+    assert fields["messages"] == [system, *MESSAGES, answer, *MESSAGES], "documents are known by their nulls, too"
+    conversation = read_conversation("messages", fields)
+    assert conversation == (
+        Message("system", "Be brief."),
+        Message("user", "Hello"),
+        Message("assistant", "x"),
+        Message("user", "Hello"),
+    )
 
 
 @pytest.mark.parametrize(

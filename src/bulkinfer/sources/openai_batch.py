@@ -184,17 +184,14 @@ _READ_APART: Mapping[str, frozenset[str]] = {
 
 
 def _read_messages(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> None:
-    """`developer` is OpenAI's newer name of `system`; what is null in a message is not there."""
+    """`developer` is OpenAI's newer name of `system`. All else stays as it is: documents are known by it."""
     messages = fields.get("messages")
     if url == CHAT and isinstance(messages, list):
-        fields["messages"] = [_plain_message(one) if isinstance(one, Mapping) else one for one in messages]
+        fields["messages"] = [_name_system(one) if isinstance(one, Mapping) else one for one in messages]
 
 
-def _plain_message(message: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
-    if message.get("role") != "developer" and None not in message.values():
-        return message
-    kept = {name: value for name, value in message.items() if value is not None}
-    return {**kept, "role": "system"} if kept.get("role") == "developer" else kept
+def _name_system(message: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    return {**message, "role": "system"} if message.get("role") == "developer" else message
 
 
 def _read_text(_body: Mapping[str, JsonValue], url: str, fields: dict[str, JsonValue]) -> _Fault | None:
