@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletion
 
 from bulkinfer.store import Reader
 from tests.conftest import JobFolder
+from tests.engine.conftest import run_side
 from tests.engine_support import MODEL_PATH, ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
@@ -63,6 +64,27 @@ def test_calibrated_labels_come_with_probabilities_and_the_prior_stands_in_the_s
         probabilities = json.loads(answer["details"])["probabilities"]
         assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
         assert answer["output"] == max(probabilities, key=probabilities.__getitem__)
+
+
+def test_probabilities_are_those_that_the_model_alone_gives(
+    conversations: list[list[dict[str, str]]], tmp_path: Path
+) -> None:
+    found = run_side("side_choices.py", conversations, tmp_path, limit_s=270)
+    prior = found["label_prior"]
+    assert prior == pytest.approx(found["prior_alone"], rel=1e-3, abs=1e-6)
+    for (label, details, num_requests, _, reason), alone in zip(found["calibrated"], found["alone"], strict=True):
+        assert details["uncalibrated"] == pytest.approx(alone, rel=1e-3, abs=1e-6)
+        divided = {choice: alone[choice] / found["prior_alone"][choice] for choice in found["choices"]}
+        expected = {choice: one / sum(divided.values()) for choice, one in divided.items()}
+        assert details["probabilities"] == pytest.approx(expected, rel=2e-3, abs=1e-6)
+        assert label == max(expected, key=expected.__getitem__)
+        assert reason == "stop"
+        assert num_requests > 1
+    # Without the log probabilities of chosen tokens, each token is asked for alone: the same comes of it.
+    for (label, details, *_), alone in zip(found["one_by_one"], found["alone"], strict=True):
+        assert details["probabilities"] == pytest.approx(alone, rel=1e-3, abs=1e-6)
+        assert label == max(alone, key=alone.__getitem__)
+    assert found["num_unfinished"] == 0
 
 
 def test_extracted_json_fits_its_schema_and_has_no_white_space_between_its_parts(tmp_path: Path) -> None:
