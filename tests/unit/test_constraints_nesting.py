@@ -1,17 +1,36 @@
 """What schemas lead to: where they end, where they go in circles, and how deep they are."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
 
 from bulkinfer.constraints import find_schema_warning
+from bulkinfer.constraints.depth import MAX_LEVELS, find_depth_fault, find_too_deep
 from bulkinfer.constraints.json_schema import SchemaChecker, find_schema_fault
 from bulkinfer.constraints.keywords import iter_schemas
-from bulkinfer.constraints.nesting import MAX_LEVELS, MAX_STEPS
+from bulkinfer.constraints.nesting import MAX_STEPS
 from bulkinfer.constraints.references import find_recursion, find_reference_fault
 
+COMPILE = """
+import sys, threading
+from llguidance import LLMatcher
+said = []
+def work():
+    grammar = LLMatcher.grammar_from_json_schema(sys.stdin.read())
+    said.append(LLMatcher.validate_grammar_with_warnings(grammar, None)[0])
+threading.stack_size(8 * 1024 * 1024)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+sys.exit(said != [False])
+"""
+"""As the engine does: in a thread."""
 Wrap = Callable[[dict[str, Any]], dict[str, Any]]
 WRAPS: dict[str, Wrap] = {
     "ref": lambda one: one,
@@ -46,13 +65,84 @@ def test_a_chain_of_references_that_is_short_enough_is_good_and_can_be_checked(w
 
 @pytest.mark.parametrize(
     ("wrap", "words"),
-    [("ref", f"at most {MAX_STEPS} schemas"), ("allOf", f"at most {MAX_STEPS}"), ("object", f"at most {MAX_LEVELS}")],
+    [("ref", f"at most {MAX_STEPS} schemas"), ("allOf", f"at most {MAX_STEPS}"), ("object", f"{MAX_LEVELS:,} levels")],
 )
 def test_a_chain_in_which_checkers_and_engines_lose_themselves_is_refused(wrap: str, words: str) -> None:
-    fault = find_schema_fault(chain(700, WRAPS[wrap]))
+    fault = find_schema_fault(chain(701, WRAPS[wrap]))
     assert fault is not None
     assert words in fault.expected
     assert fault.path[0] == "$defs"
+
+
+def net(num_definitions: int, *, seed: int = 1) -> dict[str, Any]:
+    """Definitions of which each refers to three others at random."""
+    drawn = Random(seed)
+    names = [f"T{number}" for number in range(num_definitions)]
+    definitions = {
+        name: {
+            "type": "object",
+            "properties": {f"p{place}": {"$ref": f"#/$defs/{drawn.choice(names)}"} for place in "abc"},
+        }
+        for name in names
+    }
+    return {"$defs": definitions, "$ref": "#/$defs/T0"}
+
+
+def test_a_flat_schema_of_many_definitions_is_good_and_too_many_are_told_with_what_to_do() -> None:
+    assert find_reference_fault(net(1_100)) is None
+    fault = find_reference_fault(net(1_600))
+    assert fault is not None
+    assert 'replace a "$ref"' in str(fault.advice)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [net(1_100), chain(690, WRAPS["object"]), chain(690, lambda one: {"type": "array", "prefixItems": [one]})],
+    ids=["net", "objects", "arrays"],
+)
+def test_the_backend_gets_through_what_is_just_not_too_deep(schema: dict[str, Any]) -> None:
+    pytest.importorskip("llguidance")
+    assert find_depth_fault(schema) is None
+    done = subprocess.run([sys.executable, "-c", COMPILE], input=json.dumps(schema), text=True, check=False, timeout=60)
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("schema", "max_levels", "path"),
+    [
+        ({"properties": {"a": {}}}, 1, ("properties", "a")),
+        ({"properties": {"a": {}}}, 2, None),
+        ({"$defs": {"a": {"items": {"items": {}}}}}, 1, None),  # nothing leads there
+        ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, 1, ("$defs", "a")),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {}}}, 1.5, None),
+        ({"type": "string", "properties": {"a": {}}}, 1, None),
+        ({"properties": {"a": {}}, "prefixItems": [{}]}, 1, ("prefixItems", 0)),
+        ({"type": ["object", "array"], "properties": {"a": {}}, "prefixItems": [{}]}, 1, ("properties", "a")),
+        ({"items": {}, "anyOf": [{}], "prefixItems": [{}]}, 1, ("items",)),
+        # What is met first leads to b by way of a; the other way round, a is known when b is met.
+        (
+            {
+                "properties": {"x": {"$ref": "#/$defs/a"}, "y": {"$ref": "#/$defs/b"}},
+                "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {}},
+            },
+            3,
+            ("$defs", "b"),
+        ),
+        (
+            {
+                "properties": {"y": {"$ref": "#/$defs/b"}, "x": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": {"items": {"$ref": "#/$defs/b"}}, "b": {}},
+            },
+            3,
+            None,
+        ),
+        ({"properties": {"a": {"$ref": "#"}}}, 3, None),
+    ],
+)
+def test_levels_are_counted_on_the_way_that_the_backend_takes(
+    schema: dict[str, Any], max_levels: float, path: tuple[str | int, ...] | None
+) -> None:
+    assert find_too_deep(schema, max_levels) == path
 
 
 def test_thousands_of_definitions_are_judged_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from bulkinfer.constraints.depth import find_depth_fault
 from bulkinfer.constraints.fault import Fault, Path
 from bulkinfer.constraints.keywords import iter_inner
 from bulkinfer.constraints.pointers import Part, Schema, resolve
@@ -15,9 +16,6 @@ from bulkinfer.records import JsonValue
 
 MAX_STEPS = 200
 """Schemas that may hold for one value by way of each other: checking an answer takes calls within calls for each."""
-MAX_LEVELS = 400
-"""Schemas within each other, those that are referred to included: what the engine's backend compiles in calls within
-calls, and ends its process beyond some two thousand."""
 _IN_PLACE = ("allOf", "anyOf", "oneOf")
 
 
@@ -33,7 +31,7 @@ class Nesting:
 
     def find_fault(self) -> Fault | None:
         """Why no answer fits it or can be checked by it, or None."""
-        return self._find_endless() or self._find_circle() or self._find_too_deep()
+        return self._find_endless() or self._find_circle() or find_depth_fault(self._schema)
 
     def find_recursion(self) -> Path | None:
         """The path of a $ref that leads back to a schema around it: answers nest in it as deep as there are tokens."""
@@ -53,20 +51,6 @@ class Nesting:
             if num_steps[one] > MAX_STEPS:
                 expected = f"at most {MAX_STEPS} schemas that refer to each other for one value"
                 return Fault(paths[one], expected, "let them refer to the last one directly")
-        return None
-
-    def _find_too_deep(self) -> Fault | None:
-        paths = {id(part): path for path, part in self._parts}
-        seen = set[int]()
-        stack = [(1, part) for _, part in self._parts[:1]]
-        while stack:
-            level, part = stack.pop()
-            if id(part) in seen:
-                continue
-            if level > MAX_LEVELS:
-                return Fault(paths[id(part)], f"a schema of at most {MAX_LEVELS} levels, references followed")
-            seen.add(id(part))
-            stack += [(level + 1, child) for child in self._iter_next(part)]
         return None
 
     def _name_reference(self, circle: Iterable[int]) -> Path:
