@@ -27,6 +27,9 @@ MAX_ATTEMPTS = 3
 MIN_OUTCOMES_FOR_SHARE = 200
 """A share of fewer outcomes says little: one failure in the first ten would end a run with a limit of 5%."""
 
+_BY_LENGTH = (FailureCode.PROMPT_TOO_LONG, FailureCode.TRUNCATED, FailureCode.INVALID_OUTPUT)
+"""Failures that may well go with the length of a document: its prompt, or the answer that it takes."""
+
 _IS_RETRYABLE: Mapping[FailureCode, bool] = {
     FailureCode.UNREADABLE_ROW: False,
     FailureCode.MISSING_FIELD: False,
@@ -114,6 +117,23 @@ def is_over_limit(limit: FailureLimit, num_failed: int, num_outcomes: int, *, is
         return True
     is_enough = is_final or limit.count is not None or num_outcomes >= MIN_OUTCOMES_FOR_SHARE
     return is_enough and _exceeds(limit, num_failed, num_outcomes)
+
+
+def expect_failures(
+    failed_by_code: Mapping[FailureCode, int], num_succeeded: int, num_unaskable: int, num_to_do: int
+) -> int:
+    """Failures among `num_to_do` documents, if the rest fares as those that the engine has run already.
+
+    Counted as they are, not as a sample: the `num_unaskable` rows of which no request can be made, which are all known
+    before the first answer, and what goes with the length of a document, because the longest go first.
+    """
+    num_failed = sum(failed_by_code.values())
+    num_counted = num_unaskable + sum(failed_by_code.get(code, 0) for code in _BY_LENGTH)
+    num_left_out = num_unaskable + failed_by_code.get(FailureCode.PROMPT_TOO_LONG, 0)
+    num_run = num_succeeded + num_failed - num_left_out
+    if num_run < MIN_OUTCOMES_FOR_SHARE:
+        return num_failed
+    return num_counted + (num_failed - num_counted) * (num_to_do - num_left_out) // num_run
 
 
 def describe_excess(limit: FailureLimit, num_failed: int, num_outcomes: int) -> str:

@@ -356,6 +356,19 @@ def test_a_run_in_which_the_engine_fails_all_stops_early(folder: JobFolder) -> N
     assert 200 <= documents_of(report)["failed"] < 400
 
 
+def test_a_run_whose_longest_documents_fail_goes_on_to_the_shorter_ones(folder: JobFolder) -> None:
+    """The longest go first: by themselves they say nothing of the share that fails."""
+    documents = make_documents(2_000)
+    for document in documents[::8]:
+        document["body"] += " CUT" * 10
+    folder.write_documents(documents)
+    faults = [{"match": "CUT", "kind": "truncate", "times": None}]
+    simulated = {**folder.spec["engine"]["simulated"], "faults": faults}
+    report = folder.run(limits={"max_failures": "20%"}, engine={"simulated": simulated})
+    assert report.exit_code is ExitCode.OK, report.error
+    assert (documents_of(report)["succeeded"], documents_of(report)["failed"]) == (1_750, 250)
+
+
 def test_a_run_that_stopped_early_is_resumed_under_a_higher_limit_and_asks_nothing_twice(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,10 +88,10 @@ def complete(ledger: Ledger, count: int, *, prompt: int = 30, cached: int = 10, 
         ledger.note_outcome(RESULT, REQUEST.num_chars)
 
 
-def fail(ledger: Ledger, count: int) -> None:
+def fail(ledger: Ledger, count: int, code: FailureCode = FailureCode.TRUNCATED) -> None:
     """So many requests fail in the engine."""
     for _ in range(count):
-        ledger.note_outcome(FAILURE, REQUEST.num_chars)
+        ledger.note_outcome(replace(FAILURE, code=code), REQUEST.num_chars)
 
 
 def test_shards_add_up() -> None:
@@ -133,8 +133,21 @@ def test_failures_to_expect_grow_with_those_that_were_asked(
 ) -> None:
     ledger = ledger_of(num_requests, num_bad=num_bad)
     complete(ledger, num_succeeded)
-    fail(ledger, num_failed)
+    fail(ledger, num_failed, FailureCode.ENGINE_ERROR)
     assert ledger.expect_failures() == expected
+
+
+@pytest.mark.parametrize("code", [FailureCode.TRUNCATED, FailureCode.INVALID_OUTPUT, FailureCode.PROMPT_TOO_LONG])
+def test_what_goes_with_the_length_of_documents_says_nothing_of_the_shorter_ones(code: FailureCode) -> None:
+    """The longest are asked first."""
+    ledger = ledger_of(1_000, num_bad=7)
+    fail(ledger, 200, code)
+    complete(ledger, 150)
+    assert ledger.expect_failures() == 207
+    fail(ledger, 50, FailureCode.ENGINE_ERROR)
+    num_run = 200 if code is FailureCode.PROMPT_TOO_LONG else 400
+    num_asked = 800 if code is FailureCode.PROMPT_TOO_LONG else 1_000
+    assert ledger.expect_failures() == 207 + 50 * num_asked // num_run
 
 
 def test_tokens_left_are_unknown_before_the_first_answer() -> None:

@@ -9,7 +9,7 @@ from uuid import UUID
 import psutil
 
 from bulkinfer.events import Progress, ShardTaken
-from bulkinfer.outcome import MIN_OUTCOMES_FOR_SHARE
+from bulkinfer.outcome import expect_failures
 from bulkinfer.records import (
     Commit,
     Completion,
@@ -104,11 +104,6 @@ class Ledger(EngineCounts):
         return self.failed_by_code.total()
 
     @property
-    def num_too_long(self) -> int:
-        """Documents that the engine refused for their length."""
-        return self.failed_by_code[FailureCode.PROMPT_TOO_LONG]
-
-    @property
     def num_outcomes(self) -> int:
         """Documents that this run is done with."""
         return self.num_succeeded + self.num_failed
@@ -184,16 +179,8 @@ class Ledger(EngineCounts):
                 self.failed_by_code[code] += 1
 
     def expect_failures(self) -> int:
-        """Failures among all documents found so far, if the rest fares as those that the engine has run already.
-
-        Counted as they are, not as a sample: unreadable rows of a shard, which are all known before its first answer,
-        and prompts that are too long, which come first because the longest go first.
-        """
-        num_refused = self.num_unaskable + self.num_too_long
-        num_run = self.num_outcomes - num_refused
-        if num_run < MIN_OUTCOMES_FOR_SHARE:
-            return self.num_failed
-        return num_refused + (self.num_failed - num_refused) * (self.num_to_do - num_refused) // num_run
+        """Failures among all documents found so far, if the rest fares as those that the engine has run already."""
+        return expect_failures(self.failed_by_code, self.num_succeeded, self.num_unaskable, self.num_to_do)
 
     def progress(self, *, num_queued: int, num_in_flight: int) -> Progress:
         """Where the run stands now. Also takes the reading that later rates are made of."""
