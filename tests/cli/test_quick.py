@@ -1,12 +1,14 @@
 """A run of flags alone: what it leaves, that it resumes, and what is wrong with flags."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from tests.cli_support import Called, call
+from tests.cli_support import LIMIT_S, Called, call
 from tests.conftest import JobFolder, make_documents
 
 ENGINE = ["--set", "engine.kind=simulated", "--set", "engine.simulated={clock: virtual}"]
@@ -113,3 +115,30 @@ def test_the_input_is_not_written_over(place: Path) -> None:
     assert "in.jsonl is a file of the input, and would be lost" in found.stderr
     assert (place / "in.jsonl").read_bytes() == before
     assert not (place / "in.jsonl.duckdb").exists(), "nothing was asked"
+
+
+STOPPED = """
+import os, signal, sys
+from bulkinfer.export import lines
+from bulkinfer.__main__ import main
+
+lines.LineWriter.write = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.argv = ["bulkinfer", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["run", "export"])
+def test_an_export_that_is_stopped_leaves_nothing_behind(place: Path, command: str) -> None:
+    flags = ["--input", "in.jsonl", "--prompt", "{{ body }}", "--model", "model", *ENGINE]
+    (place / "job").mkdir()
+    job = JobFolder(place / "job")
+    job.write_job()
+    job.write_documents(make_documents(3))
+    assert call("run", str(job.job_path)).exit_code == 0
+    arguments = flags if command == "run" else [str(job.job_path)]
+    called = [sys.executable, "-c", STOPPED, command, *arguments, "--to", "stopped.jsonl"]
+    ended = subprocess.run(called, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert ended.returncode == 143, ended.stderr
+    assert "stopped by SIGTERM" in ended.stderr
+    assert [path.name for path in place.iterdir() if path.name.endswith((".tmp", ".jsonl"))] == ["in.jsonl"]

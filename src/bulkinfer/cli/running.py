@@ -126,7 +126,8 @@ def run(
                     nullcontext(log) if log else RunDisplay(is_quiet=quiet) as display,
                     open_metrics(metrics, labels, display) as sink,
                 ):
-                    report = run_job(given.plan(only), options, sink, ends_process=True)
+                    is_last = given.target is None  # else the export comes after it, and may be stopped, too
+                    report = run_job(given.plan(only), options, sink, ends_process=is_last)
                 exported = given.export(report)
                 if exported is not None and not quiet and log is None:
                     print_lines([*exported.notes, exported.describe()])

@@ -195,12 +195,14 @@ def export(
     from bulkinfer.display import print_lines
     from bulkinfer.export import ExportOptions, export_job, parse_target
     from bulkinfer.job import load_job
+    from bulkinfer.runner import end_on_signals
     from bulkinfer.store import open_reader
 
     target = parse_target(to, format)
     names = tuple(name for text in columns for name in text.split(",")) or None
     loaded = load_job(job)
-    with open_reader(loaded.database_path, timeout) as reader:
+    # An export that is stopped takes its temporary file away.
+    with end_on_signals(), open_reader(loaded.database_path, timeout) as reader:
         exported = export_job(reader, loaded, target, ExportOptions(names, only_answered))
     print_lines([*exported.notes, exported.describe(target)])
 
