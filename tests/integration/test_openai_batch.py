@@ -82,6 +82,25 @@ def test_the_second_of_two_files_with_one_custom_id_fails(folder: JobFolder) -> 
     assert export_job_lines(folder) == (["a", "b", "c"], ["a"])
 
 
+def test_a_custom_id_of_a_file_that_is_put_before_another_fails_in_that_one(folder: JobFolder) -> None:
+    write(folder, request("a", body("one")), input={"path": "[imz]*.jsonl", "format": "openai"})
+    (folder.path / "z.jsonl").write_text("\n".join(json.dumps(request(name, body("two"))) for name in "bc"))
+    assert documents_of(folder.run_as_written())["succeeded"] == 2
+    assert export_job_lines(folder) == (["a", "b", "c"], [])
+    (folder.path / "m.jsonl").write_text(json.dumps(request("b", body("three"))))
+    assert export_job_lines(folder) == (["a", "c"], ["b", "b"]), "no answer has a name twice"
+    documents = documents_of(folder.run_as_written())
+    assert (documents["succeeded"], documents["failed"], documents["already_done"]) == (1, 1, 2)
+    assert select(folder, "select source, row, message from open_failures") == [
+        ("z.jsonl", 1, "z.jsonl, line 1: custom_id: the same as in m.jsonl, line 1")
+    ]
+    assert export_job_lines(folder) == (["a", "b", "c"], ["b"])
+    check_again(folder, 4)
+    (folder.path / "m.jsonl").write_text(json.dumps(request("d", body("three"))))
+    assert documents_of(folder.run_as_written())["succeeded"] == 0, "all texts have been answered"
+    assert export_job_lines(folder) == (["a", "d", "b", "c"], [])
+
+
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [

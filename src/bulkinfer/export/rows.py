@@ -31,8 +31,9 @@ from bulkinfer.store import (
     iter_listed,
 )
 
-_CHOICES = frozenset({"where", "sample", "last_row", "images"})
-"""Keys of a layout that say which rows are the job's, or how images stand; see `sources.choosing` and `stamps`."""
+_CHOICES = frozenset({"where", "sample", "last_row", "images", "files_before"})
+"""Keys of a layout that say which rows are the job's, or how images and the files before stand; see `sources.choosing`,
+`stamps` and `custom_ids`."""
 
 _TIDINGS = frozenset({"at", "rule"})
 """Of a condition: when it was looked at, and by which rule; no choice of the job."""
@@ -120,7 +121,7 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
 
 def _forget_images(file: SourceFile) -> SourceFile:
     """As runs saw it that looked at no images: their answers are of whatever was there."""
-    kept = [orjson.dumps(said).decode() for said in _leave_out_images(_read_layout(file.choice))]
+    kept = [orjson.dumps(said).decode() for said in _leave_out("images", _read_layout(file.choice))]
     return replace(file, choice="".join(kept))
 
 
@@ -131,16 +132,19 @@ def _describe_change(scan: ListedScan, file: SourceFile) -> str | None:
     reading, choice = _split_layout(file.layout), _split_layout(file.choice)
     if before == reading + choice:
         return None
-    if _leave_out_images(before) == _leave_out_images(reading + choice):
+    if _leave_out("images", before) == _leave_out("images", reading + choice):
         is_sure = all(said.get("is_settled", True) for said in before + choice)
         return "images that its rows name changed" if is_sure else None
+    if _leave_out("files_before", before) == _leave_out("files_before", reading + choice):
+        has_both = len(before) == len(reading + choice)  # a run of before had none
+        return "a file before it, whose custom_ids come first, changed" if has_both else None
     if before[: len(reading)] != reading or not all(_CHOICES & said.keys() for said in before[len(reading) :]):
         return "the way in which the job reads it (input.format and the like) changed"
     return "what the job chooses of it (input.where, input.sample, input.limit) changed"
 
 
-def _leave_out_images(layout: list[Any]) -> list[Any]:
-    return [said for said in layout if "images" not in said]
+def _leave_out(key: str, layout: list[Any]) -> list[Any]:
+    return [said for said in layout if key not in said]
 
 
 def _split_layout(text: str) -> list[Any]:

@@ -92,7 +92,8 @@ class SourceFile:
     layout: str = ""
     """JSON text of what else of the job's section `input` decides how its rows are read; empty by default."""
     choice: str = ""
-    """The same of which of them belong to the job, and of how the image files that they name stand."""
+    """The same of which of them belong to the job, of how the image files that they name stand, and of the files before
+    it where their names count."""
     images: ImageFields | None = None
     """Where its documents name images, which count by their content; None: nowhere, or names are left as they are."""
 

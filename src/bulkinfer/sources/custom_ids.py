@@ -4,6 +4,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import orjson
+
 from bulkinfer.records import Document, SourceFile
 from bulkinfer.sources.jsonl import JsonlSource
 
@@ -64,9 +66,19 @@ class CustomIds:
 
 
 def share_custom_ids(files: Sequence[SourceFile]) -> list[SourceFile]:
-    """The files of one input, which from now on know of each other's names."""
+    """The files of one input, which from now on know of each other's names.
+
+    Each is known by how those before it stand, too: where these are others, its own names may be the second ones.
+    """
     names = _Names(files)
-    return [replace(file, custom_ids=CustomIds(names, number)) for number, file in enumerate(files)]
+    digest = hashlib.sha256()
+    shared: list[SourceFile] = []
+    for number, file in enumerate(files):
+        said = orjson.dumps({"files_before": digest.hexdigest()[:32]}).decode() if number else ""
+        shared.append(replace(file, custom_ids=CustomIds(names, number), choice=file.choice + said))
+        identity = (file.name, file.size_bytes, file.mtime_ns, file.ctime_ns, file.inode)
+        digest.update(orjson.dumps(identity) + b"\n")
+    return shared
 
 
 def _hash(custom_id: str) -> bytes:
