@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -304,11 +305,16 @@ def test_rows_that_were_chosen_by_an_older_rule_are_chosen_anew(folder: JobFolde
     age(folder)
     folder.run(input={"where": "id = 'a0'"})
     with duckdb.connect(folder.database) as connection:
-        connection.execute("""update scans set layout = replace(layout, ',"rule":2', '')""")
+        ((layout,),) = connection.execute("select layout from scans").fetchall()
+        fields, said = layout[: layout.index("{")], json.loads(layout[layout.index("{") :])
+        old = fields + json.dumps({"where": "id = 'a0'", "at": said["at"]}, separators=(",", ":"))
+        connection.execute("update scans set layout = ?", [old])
         connection.execute("update document_rows set row = 3")
     folder.write_job(input={"path": "in.jsonl", "where": "id = 'a0'"})
     assert export(folder, "out.parquet").notes == []
     assert {row["id"]: row["status"] for row in read_rows(folder)} == {"a0": "answered"}
+    folder.write_job(input={"path": "in.jsonl", "where": "id = 'a1'"})
+    assert "input.where" in export(folder, "out.parquet").notes[0]
     assert documents_of(folder.run(input={"where": "id = 'a0'"}))["already_done"] == 1
 
 

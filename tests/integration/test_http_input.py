@@ -104,8 +104,11 @@ def test_two_pages_are_two_files_in_the_database_and_in_the_export(folder: JobFo
     assert [(row["body"], row.get("first"), row.get("second")) for row in rows] == [("a", 1, None), ("b", None, 2)]
 
 
-def test_nothing_that_a_run_writes_or_says_has_a_secret_of_a_url(
-    folder: JobFolder, server: FileServer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "section", [{"where": "body <> '${ZQ_TOKEN}'"}, {"sql": "select *, body <> '${ZQ_TOKEN}' as differs from input"}]
+)
+def test_nothing_that_a_run_writes_or_says_has_a_secret_of_a_url_or_a_condition(
+    folder: JobFolder, server: FileServer, monkeypatch: pytest.MonkeyPatch, section: dict[str, str]
 ) -> None:
     monkeypatch.setenv("ZQ_TOKEN", "zqtoken")
     monkeypatch.setenv("ZQ_URL", server.address.replace("//", "//zquser:zqpassword@") + "/b.jsonl?sig=zqsignature")
@@ -115,7 +118,7 @@ def test_nothing_that_a_run_writes_or_says_has_a_secret_of_a_url(
     server.files["/b.jsonl?sig=zqsignature"] = Served(b'{"id": 1}\n{broken\n' + write_lines(5, 5))
     folder.spec["name"] = "${ZQ_NAME}"
     folder.write_job(
-        input={"path": [host + "/a.jsonl?page=1&sig=zqsignature&t=${ZQ_TOKEN}", "${ZQ_URL}"]},
+        input={"path": [host + "/a.jsonl?page=1&sig=zqsignature&t=${ZQ_TOKEN}", "${ZQ_URL}"], **section},
         prompt={"system": "Your key is ${ZQ_TOKEN}", "user": "{{ body }}"},
     )
     job, page = str(folder.job_path), str(folder.path / "page.html")

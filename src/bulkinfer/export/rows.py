@@ -18,6 +18,7 @@ from bulkinfer.errors import JobError
 from bulkinfer.export.inputs import JobInput
 from bulkinfer.fingerprint import hash_document
 from bulkinfer.records import Document, SourceFile, UnreadableRow
+from bulkinfer.sources import digest_condition
 from bulkinfer.store import (
     LINE,
     STATUS,
@@ -149,10 +150,14 @@ def _leave_out(key: str, layout: list[Any]) -> list[Any]:
 
 def _split_layout(text: str) -> list[Any]:
     """The texts of a layout, but for when and how a condition was looked at."""
-    return [
-        {key: value for key, value in said.items() if key not in _TIDINGS} if isinstance(said, dict) else said
-        for said in _read_layout(text)
-    ]
+    return [_leave_out_tidings(said) if isinstance(said, dict) else said for said in _read_layout(text)]
+
+
+def _leave_out_tidings(said: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in said.items() if key not in _TIDINGS}
+    if "where" in said and "rule" not in said:  # the layouts before had the condition itself
+        kept["where"] = digest_condition(said["where"])
+    return kept
 
 
 def _read_layout(text: str) -> list[Any]:

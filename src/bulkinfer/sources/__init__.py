@@ -4,6 +4,7 @@
 """
 
 from bulkinfer.sources.base import Source
+from bulkinfer.sources.choosing import digest_condition
 from bulkinfer.sources.describing import BatchRequests, Column, describe_columns, describe_requests
 from bulkinfer.sources.files import find_source_files
 from bulkinfer.sources.finding import find_input, find_named_files, takes_in
@@ -22,6 +23,7 @@ __all__ = [
     "add_images",
     "describe_columns",
     "describe_requests",
+    "digest_condition",
     "find_input",
     "find_named_files",
     "find_shape",
