@@ -179,14 +179,21 @@ def _normal_sampling(spec: JobSpec) -> dict[str, JsonValue]:
     if given.get("n") == 1:
         del given["n"]
     columns = {} if sampling.columns is None else sampling.columns.to_fields()
-    if spec.input.openai_url is not None:
-        columns = {name: field for name, field in columns.items() if not (name in _FILLED_LATER and field == name)}
+    filled_later = list_filled_later(spec)
+    columns = {name: field for name, field in columns.items() if name not in filled_later}
     if columns:
         given["columns"] = columns
     # A temperature of 1 is one of 1.0, though not the same JSON.
     return {
         name: float(value) if name in _FLOATS and isinstance(value, int) else value for name, value in given.items()
     }
+
+
+def list_filled_later(spec: JobSpec) -> frozenset[str]:
+    """Fields that the job reads by these names, and that the same job file did not make one read before."""
+    if spec.input.openai_url is None or spec.sampling.columns is None:
+        return frozenset()
+    return frozenset(name for name, field in spec.sampling.columns.to_fields().items() if name == field) & _FILLED_LATER
 
 
 def _list_given(**values: JsonValue) -> dict[str, JsonValue]:

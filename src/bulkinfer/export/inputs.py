@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bulkinfer.errors import InputError
+from bulkinfer.fingerprint import list_filled_later
 from bulkinfer.job import Job
 from bulkinfer.prompt import PromptTemplate
 from bulkinfer.records import SourceFile
@@ -19,6 +20,8 @@ class JobInput:
     fields: frozenset[str]
     id_field: str | None
     layout: str
+    later_fields: frozenset[str] = frozenset()
+    """Of the fields, those that no run of before has read for this job: their absence says nothing of the rows."""
     left_out: frozenset[str] = frozenset()
     """Names of files that are there and of which the job chooses nothing: behind its limit, or read by its query."""
     note: str | None = None
@@ -43,4 +46,5 @@ def find_input(job: Job) -> JobInput:
         note = str(error)
     files = add_images(files, template.describe_images(str(job.folder)))
     layout = describe_layout(job, template)
-    return JobInput(tuple(files), template.fields, job.spec.input.id, layout, frozenset(left_out), note)
+    later = list_filled_later(job.spec)
+    return JobInput(tuple(files), template.fields, job.spec.input.id, layout, later, frozenset(left_out), note)

@@ -111,7 +111,8 @@ def _match_file(file: SourceFile, scan: ListedScan | None, found: JobInput) -> P
     if is_listed_as(scan, file) or is_listed_as(scan, _forget_images(file)):
         return Part(file.name, Match.BY_ROW, file, scan)
     change = _describe_change(scan, file)
-    if _split_layout(scan.layout)[0][0] != _split_layout(found.layout)[0][0]:
+    before, now = (found.later_fields.union(_split_layout(layout)[0][0]) for layout in (scan.layout, found.layout))
+    if before != now:
         raise JobError(
             f"{file.name}: {change or 'it may have changed'} since the run read it, and so did the fields that the "
             "job's prompt uses, so its rows cannot be told apart; run the job first"
