@@ -9,7 +9,7 @@ import yaml
 from bulkinfer.errors import JobError
 from bulkinfer.export import ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
-from bulkinfer.runner import forecast_run, plan_run
+from bulkinfer.runner import forecast_run, plan, plan_run
 from bulkinfer.store import open_reader
 from tests.conftest import JobFolder
 from tests.integration.test_formats import check_again, documents_of, select
@@ -203,6 +203,16 @@ def test_an_answer_that_does_not_fit_its_own_form_is_repaired_by_it(folder: JobF
     assert [one["message"] for one in json.loads(details["other"])["repairs"]] == [
         "the answer does not fit its response_format: $ breaks the rule type"
     ]
+
+
+def test_a_job_without_a_form_of_its_own_is_not_warned_about_one(
+    folder: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "find_grammar", lambda: None)
+    write(folder, request("a", body("one")), engine={"kind": "vllm"})
+    planned = plan_run(load_job(folder.job_path))
+    assert planned.engine_spec.holds_text, "requests may ask for one"
+    assert list(planned.iter_warnings()) == []
 
 
 def test_labels_are_drawn_as_the_job_says_and_what_asks_for_more_than_one_fails(folder: JobFolder) -> None:

@@ -27,11 +27,11 @@ from bulkinfer.records import Document, FailureCode, Message, Only, Origin, Sour
 from bulkinfer.sources import add_images, find_input, open_source
 
 MAX_PROBED_FILES = 16
-MAX_NAME_CHARS = 60
-"""Of a field, in a message."""
 """Files whose field names are read beforehand: enough for a folder whose first are odd, quick for ten thousand."""
 MAX_PROBED_ROWS = 10_000
 """Rows in which a field that seems to be missing is looked for; about a tenth of a second."""
+MAX_NAME_CHARS = 60
+"""Of a field, in a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +136,11 @@ def check_form(spec: EngineSpec) -> None:
 
 
 def find_form_warning(spec: EngineSpec) -> str | None:
-    """What people must know where the backend cannot say so."""
-    if not spec.holds_text or spec.kind != "vllm":
+    """What people must know where the backend cannot say so of the task's form.
+
+    A document's own form (`sampling.columns.response_format`) is not asked about beforehand: it fails that one alone.
+    """
+    if spec.form is None or not spec.holds_text or spec.kind != "vllm":
         return None
     if FORM_ARGUMENT in spec.arguments:
         why = f"the job chooses another backend (engine.vllm.{FORM_ARGUMENT}) than the one that bulkinfer can ask"
@@ -145,7 +148,7 @@ def find_form_warning(spec: EngineSpec) -> str | None:
         why = "vLLM's backend for it (llguidance) is not installed here"
     else:
         return None
-    key = "schema" if "json" in (spec.form or {}) else "regex"
+    key = "schema" if "json" in spec.form else "regex"
     return f"task.{key}: whether the engine can hold answers to it was not checked: {why}; it tells when it starts"
 
 
