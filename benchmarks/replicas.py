@@ -165,7 +165,7 @@ def run_all(plan: RunPlan) -> tuple[float, float, int]:
         store = open_store(plan, stop, committed.put)
         stack.callback(store.close)
         started_s = time.process_time()
-        run = Run(plan, RunOptions(), _ignore, store, engines, stop, committed)
+        run = Run(plan, RunSelection(), RunOptions(), _ignore, store, engines, stop, committed)
         stack.callback(run.close)
         report = run.report(run.work())
         took_s = time.process_time() - started_s

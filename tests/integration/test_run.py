@@ -261,17 +261,23 @@ def test_only_failed_counts_what_was_never_asked(folder: JobFolder) -> None:
     assert (rest["succeeded"], rest["already_done"], rest["not_asked"]) == (40, 10, 0)
 
 
-def test_only_failed_where_nothing_failed_is_refused(folder: JobFolder) -> None:
+def test_only_failed_where_nothing_failed_has_nothing_to_do(folder: JobFolder) -> None:
+    """A scheduler may well follow each run by one over its failures."""
     folder.write_documents(make_documents(3))
     folder.run()
     report = folder.run(RunOptions(only=Only.FAILED))
-    assert (type(report.error), report.exit_code) == (JobError, ExitCode.USAGE)
-    assert "nothing has failed" in str(report.error)
+    assert report.exit_code is ExitCode.OK, report.error
+    assert (documents_of(report)["succeeded"], documents_of(report)["failed"]) == (0, 0)
     assert not started_engine(folder)
-    assert select(folder, "select status, exit_code from run_ends order by ended_at") == [
-        ("completed", 0),
-        ("failed", 2),
-    ]
+
+
+def test_only_failed_of_a_task_that_never_ran_is_refused_and_hides_no_answer(folder: JobFolder) -> None:
+    folder.write_documents(make_documents(3))
+    folder.run()
+    with pytest.raises(JobError, match="nothing has failed with these settings"):
+        folder.run(RunOptions(only=Only.FAILED), prompt={"user": "Another: {{ body }}"})
+    assert select(folder, "select count(*) from answers") == [(3,)]
+    assert select(folder, "select status, exit_code from run_ends") == [("completed", 0)]
 
 
 def test_truncated_answers_are_failures_with_their_text(folder: JobFolder) -> None:

@@ -122,22 +122,26 @@ def test_a_new_task_takes_over_its_own_failures(cut: JobFolder) -> None:
     assert warnings_of(cut) == []
 
 
+def test_a_new_task_that_was_interrupted_goes_on_where_it_was(cut: JobFolder) -> None:
+    cut.write_job(engine=with_faults(cut, ("CUT 1", "truncate"), ("CUT 0", "truncate")))
+    first = run(cut, Only.TRUNCATED, "sampling.temperature=0.5", limit=2)
+    assert sum(map(int, map(str, counts_of(first)))) == 2
+    second = run(cut, Only.TRUNCATED, "sampling.temperature=0.5")
+    assert select(cut, "select count(*) from answers") == [(2,)]
+    assert counts_of(second)[0] == 2 - int(str(counts_of(first)[0]))
+    cut.write_job()
+    assert counts_of(run(cut, Only.TRUNCATED, "sampling.temperature=0.5")) == (2, 0)
+
+
 def test_a_prompt_with_other_fields_cannot_tell_what_failed(cut: JobFolder) -> None:
-    report = run(cut, Only.TRUNCATED, "prompt.user={{ body }} {{ id }}")
-    assert (type(report.error), report.exit_code) == (JobError, ExitCode.USAGE)
-    assert "nothing has failed with these settings" in str(report.error)
+    with pytest.raises(JobError, match="nothing has failed with these settings"):
+        run(cut, Only.TRUNCATED, "prompt.user={{ body }} {{ id }}")
+    assert select(cut, "select count(*) from answers") == [(10,)]
 
 
 def test_a_policy_that_brings_other_fields_cannot_tell_what_failed_and_hides_no_answer(cut: JobFolder) -> None:
-    report = run(
-        cut,
-        Only.FAILED,
-        "limits.overlong=split",
-        "prompt.combine={{ id }} {{ parts | join(' ') }}",
-    )
-    assert (type(report.error), report.exit_code) == (JobError, ExitCode.USAGE)
-    assert "nothing has failed with these settings" in str(report.error)
-    assert counts_of(run(cut, Only.NEW)) == (0, 0)
+    with pytest.raises(JobError, match="nothing has failed with these settings"):
+        run(cut, Only.FAILED, "limits.overlong=split", "prompt.combine={{ id }} {{ parts | join(' ') }}")
     assert select(cut, "select count(*) from answers") == [(10,)]
 
 

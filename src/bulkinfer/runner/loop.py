@@ -37,7 +37,7 @@ from bulkinfer.runner.receiving import Receiving
 from bulkinfer.runner.recorded import write_spec
 from bulkinfer.runner.report import RunOptions, RunReport, describe_end, exit_code_of, status_of
 from bulkinfer.runner.sampling import take_sample
-from bulkinfer.runner.selection import iter_selection_warnings, refuse_selection, select_documents
+from bulkinfer.runner.selection import iter_selection_warnings, select_documents
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
@@ -55,9 +55,9 @@ TICK_S = 0.25
 def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process: bool = False) -> RunReport:
     """Run a job to its end, or to a clean stop. Everything finished is on disk when this returns.
 
-    Raises JobError for engine arguments, StoreLocked and StoreError when the database cannot be had; later errors come
-    back in the report. Must be called from the main thread: signals are only caught there, and an engine's child dies
-    with the thread that made it. `ends_process`: signals stay ignored afterwards.
+    Raises JobError for engine arguments and for a selection of nothing, StoreLocked and StoreError when the database
+    cannot be had; later errors come back in the report. Must be called from the main thread: signals are only caught
+    there, and an engine's child dies with the thread that made it. `ends_process`: signals stay ignored afterwards.
     """
     engines = create_engines_of(plan, options.priority)
     with ExitStack() as stack:
@@ -66,7 +66,8 @@ def run_job(plan: RunPlan, options: RunOptions, emit: EventSink, *, ends_process
         committed: SimpleQueue[Commit] = SimpleQueue()
         store = open_store(plan, stop, committed.put)
         stack.callback(store.close)
-        run = Run(plan, options, emit, store, engines, stop, committed)
+        selection = select_documents(plan, options.only, store)
+        run = Run(plan, selection, options, emit, store, engines, stop, committed)
         stack.callback(run.close)
         return run.report(run.work())
 
@@ -77,6 +78,7 @@ class Run:
     def __init__(
         self,
         plan: RunPlan,
+        selection: RunSelection,
         options: RunOptions,
         emit: EventSink,
         store: Store,
@@ -86,6 +88,7 @@ class Run:
     ) -> None:
         self.run_id = uuid4()
         self._plan = plan
+        self._selection = selection
         self._options = options
         self._emit = emit
         self._store = store
@@ -122,8 +125,6 @@ class Run:
     def work(self) -> BulkinferError | None:
         """Go through the whole input. Returns what ended the run before its end, or None."""
         try:
-            if self._selection is None:
-                raise refuse_selection(self._options.only)
             while not self._is_finished():
                 self._obey_signals()
                 self._take_shard()
@@ -287,9 +288,8 @@ class Run:
         task = TaskRecord(plan.task_fingerprint, write_spec(plan.job))
         run = RunRecord(self.run_id, name, plan.job.shown, datetime.now(UTC))
         scans = store.begin_run(run, task, plan.files, plan.layout)
-        self._selection = select_documents(plan, self._options.only, store)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
-        planner = create_planner(plan, self._selection or RunSelection(), self._options.limit, scans, store)
+        planner = create_planner(plan, self._selection, self._options.limit, scans, store)
         store.status_source = self._describe_status
         store.samples.source = lambda: take_sample(self._ledger, len(self._fleet.queue), self._fleet.num_documents)
         warnings = [*plan.iter_warnings(), *iter_selection_warnings(plan, self._selection)]

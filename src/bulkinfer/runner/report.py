@@ -58,7 +58,7 @@ def status_of(error: BulkinferError | None) -> RunStatus:
 
 
 def describe_end(
-    plan: RunPlan, run_id: UUID, error: BulkinferError | None, selection: RunSelection | None
+    plan: RunPlan, run_id: UUID, error: BulkinferError | None, selection: RunSelection
 ) -> dict[str, JsonValue]:
     """The part of the summary that tells which run it was, and how it ended."""
     return {

@@ -8,30 +8,34 @@ from bulkinfer.runner.plan import RunPlan
 from bulkinfer.store import RunSelection, Store
 
 
-def select_documents(plan: RunPlan, only: Only, store: Store) -> RunSelection | None:
-    """Decide; None where a run over failures can find none. Raises StoreError.
+def select_documents(plan: RunPlan, only: Only, store: Store) -> RunSelection:
+    """Decide, before the run is written down: one that selects nothing must not be the newest, and hide answers.
 
-    Failures are those of the run's own task; of a task that has none yet, those of the job without its changes.
+    Failures are those of the run's own task; of a task that has none yet, or has not come to all of them, those of the
+    job without its changes. Raises JobError where there can be none and the task has no answers either: that would look
+    like a success; StoreError.
     """
-    if only is Only.NEW or store.has_failures(plan.task_fingerprint):
-        return RunSelection(only, plan.task_fingerprint)
-    if plan.original_task is not None and store.has_failures(plan.original_task):
-        return RunSelection(only, plan.original_task)
-    return None
-
-
-def refuse_selection(only: Only) -> JobError:
-    """A selective run that can select nothing must not look like a success."""
-    return JobError(
+    task, original = plan.task_fingerprint, plan.original_task
+    if only is Only.NEW:
+        return RunSelection(only, task)
+    if (
+        original is not None
+        and store.has_failures(original)
+        and (not store.has_failures(task) or store.has_unasked(task, original, only))
+    ):
+        return RunSelection(only, original)
+    if store.has_failures(task) or store.has_results(task):
+        return RunSelection(only, task)
+    raise JobError(
         f"--only {only}: nothing has failed with these settings. A change of prompt, model or sampling in the job file "
         "is a new task: run it without --only. What --set changes stays in the task that failed where it cannot alter "
         "an answer, as sampling.max_tokens upwards and most of limits and output: see docs/failures.md"
     )
 
 
-def describe_selection(plan: RunPlan, selection: RunSelection | None) -> dict[str, JsonValue]:
+def describe_selection(plan: RunPlan, selection: RunSelection) -> dict[str, JsonValue]:
     """The part of the summary about it: {} of a run over new documents."""
-    if selection is None or selection.only is Only.NEW:
+    if selection.only is Only.NEW:
         return {}
     changed: JsonValue = list(dict.fromkeys(plan.job.changed))
     return {
@@ -44,9 +48,9 @@ def describe_selection(plan: RunPlan, selection: RunSelection | None) -> dict[st
     }
 
 
-def iter_selection_warnings(plan: RunPlan, selection: RunSelection | None) -> Iterator[str]:
+def iter_selection_warnings(plan: RunPlan, selection: RunSelection) -> Iterator[str]:
     """That answers go elsewhere than people may think."""
-    if selection is None or selection.failed_task == plan.task_fingerprint:
+    if selection.failed_task == plan.task_fingerprint:
         return
     changed = ", ".join(dict.fromkeys(plan.job.changed))
     yield (

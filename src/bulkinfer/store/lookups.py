@@ -175,6 +175,28 @@ def has_failures(connection: duckdb.DuckDBPyConnection, task: UUID) -> bool:
     return bool(found)
 
 
+def has_results(connection: duckdb.DuckDBPyConnection, task: UUID) -> bool:
+    """Whether any document has an answer of the task."""
+    found = connection.execute(
+        "select 1 from results where task_fingerprint = $task limit 1", {"task": task}
+    ).fetchall()
+    return bool(found)
+
+
+def has_unasked(connection: duckdb.DuckDBPyConnection, task: UUID, failed_task: UUID, only: Only) -> bool:
+    """Whether the task has no outcome yet for a document that failed in another, of the codes that are meant."""
+    statement = f"""
+        select 1 from (
+            select document_hash from failures where task_fingerprint = $failed_task
+            group by document_hash having $code is null or arg_max(code, (failed_at, rowid)) = $code
+        ) a
+        where not {_HAS_RESULT} and not {_HAS_FAILURE} and not {_HAS_RESULT.replace("$task", "$failed_task")}
+        limit 1
+    """
+    code = None if only is Only.FAILED else str(_CODES[only])
+    return bool(connection.execute(statement, {"task": task, "failed_task": failed_task, "code": code}).fetchall())
+
+
 def count_without_outcome(connection: duckdb.DuckDBPyConnection, task: UUID, last_rows: Mapping[UUID, int]) -> int:
     """Distinct documents of the given rows that have neither a result nor a failure."""
     statement = f"""

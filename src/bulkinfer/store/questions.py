@@ -7,7 +7,7 @@ from uuid import UUID
 
 import duckdb
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, PartAnswer, WantedRows
+from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, PartAnswer, WantedRows
 from bulkinfer.store import history, lookups
 from bulkinfer.store.lookups import DocumentCounts, RunSelection
 from bulkinfer.store.runs import RunRecord, TaskRecord
@@ -55,6 +55,14 @@ class Questions(ABC):
     def has_failures(self, task: UUID) -> bool:
         """Whether any document ever failed for the task. May be asked before the run has begun."""
         return self._read(lambda cursor: lookups.has_failures(cursor, task))
+
+    def has_results(self, task: UUID) -> bool:
+        """Whether any document has an answer of the task. May be asked before the run has begun."""
+        return self._read(lambda cursor: lookups.has_results(cursor, task))
+
+    def has_unasked(self, task: UUID, failed_task: UUID, only: Only) -> bool:
+        """Whether the task has no outcome yet for a document that failed so in another. See `has_failures`."""
+        return self._read(lambda cursor: lookups.has_unasked(cursor, task, failed_task, only))
 
     def count_without_outcome(self, last_rows: Mapping[UUID, int]) -> int:
         """Distinct documents of these rows that have neither a result nor a failure of this task."""
