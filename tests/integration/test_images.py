@@ -8,10 +8,11 @@ import duckdb
 import orjson
 import pytest
 
+from bulkinfer.engines import base
 from bulkinfer.errors import ExitCode
 from bulkinfer.export import Exported, ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
-from bulkinfer.records import Only, SeenImage
+from bulkinfer.records import Message, Only, Request, SeenImage
 from bulkinfer.runner import RunOptions, RunReport, plan_run
 from bulkinfer.runner.forecast import forecast_run
 from bulkinfer.sources import images, stamps
@@ -183,6 +184,21 @@ def test_an_image_that_changes_between_its_reading_and_its_sending_is_a_failure(
     assert message == "prompt.images: image 1: the file changed while the run was using it; run again"
     monkeypatch.undo()
     assert counts(photos.run_as_written()) == (1, 1, 0, 1, 0), "what it is now is another document"
+
+
+@pytest.mark.timeout(60)
+def test_a_lack_of_memory_while_an_image_is_sent_ends_the_run_which_goes_on_later(
+    photos: JobFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(request: Request) -> tuple[Message, ...]:
+        raise MemoryError
+
+    monkeypatch.setattr(base, "load_images", fail)
+    photos.write_job(engine={"replicas": 2})  # in processes, to which a thread sends
+    with pytest.raises(MemoryError):
+        photos.run_as_written()
+    monkeypatch.undo()
+    assert counts(photos.run_as_written()) == (2, 2, 0, 2, 0)
 
 
 def test_rows_of_a_query_name_images_beside_the_job_file(photos: JobFolder) -> None:

@@ -115,6 +115,20 @@ def test_a_process_that_does_not_take_requests_is_killed_and_one_that_is_gone_te
     sender.close()
 
 
+@pytest.mark.parametrize("fault", [MemoryError(), RuntimeError("can't start new thread"), OSError("of a disk")])
+def test_what_nobody_foresaw_ends_the_process_and_is_kept(fault: Exception) -> None:
+    def encode(request: Request, priority: int) -> bytes:
+        raise fault
+
+    process = Process()
+    sender = ImageSender(process, 3, encode)  # type: ignore[arg-type]  # what of a process it needs
+    sender.submit([make_request("a")])
+    sender._thread.join(30)
+    assert not sender._thread.is_alive()
+    assert (process.is_killed, process.sent) == (True, [])
+    assert sender.fault is fault
+
+
 def test_what_cannot_be_encoded_is_refused_with_its_reason() -> None:
     lone = make_request("half", "\ud800")
     gone = ImageFile("sha256:0", "/nowhere/a.png", 3)

@@ -173,6 +173,7 @@ class ChildEngine:
         return self._child
 
     def _send(self, body: bytes) -> None:
+        self._raise_fault()
         if self._child is None or self._has_ended:
             raise EngineDied("the engine is not running")
         try:
@@ -235,7 +236,13 @@ class ChildEngine:
     def _is_silent(self, now_s: float) -> bool:
         return self._is_ready and bool(self._in_flight) and now_s - self._heard_at_s > self._silence_timeout_s
 
+    def _raise_fault(self) -> None:
+        """What ended the thread that sends, and with it the child: asking again would not help."""
+        if self._sender is not None and self._sender.fault is not None:
+            raise self._sender.fault
+
     def _raise_end(self, child: ChildProcess) -> NoReturn:
+        self._raise_fault()
         exit_text = child.describe_exit()
         said = f": {self._failure.message}" if self._failure else ""
         if self._failure is not None and self._failure.is_job_error:

@@ -6,7 +6,7 @@ frame holds a few MiB, so that neither side has more than that of images twice.
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -42,6 +42,8 @@ class ImageSender:
     process: ChildProcess
     priority: int
     encode: Encode = encode_or_reject
+    fault: BaseException | None = field(default=None, init=False)
+    """What nobody foresaw, such as a lack of memory: it has sent nothing since, and has ended the process."""
     _waiting: queue.SimpleQueue[Sequence[Request] | bytes | None] = field(default_factory=queue.SimpleQueue)
     _is_closed: bool = False
     _thread: threading.Thread = field(init=False)
@@ -65,19 +67,31 @@ class ImageSender:
         self._thread.join(_END_LIMIT_S)
 
     def _work(self) -> None:
-        while (found := self._waiting.get()) is not None and not self._is_closed:
-            try:
-                if isinstance(found, bytes):
-                    self.process.send(found)
-                else:
-                    self._send_requests(found)
-            except BlockingIOError:  # it does not read; the frame is cut, and nothing can be said to it any more
+        try:
+            self._send_all()
+        except BaseException as fault:  # noqa: BLE001 - whoever waits for the process raises it
+            self.fault = fault
+            if not self._is_closed:
                 self.process.kill()
-                return
-            except OSError:  # it is gone, and its reader tells how
-                return
 
-    def _send_requests(self, requests: Sequence[Request]) -> None:
+    def _send_all(self) -> None:
+        while (found := self._waiting.get()) is not None:
+            for body in (found,) if isinstance(found, bytes) else self._iter_frames(found):
+                if self._is_closed or not self._send(body):
+                    return
+
+    def _send(self, body: bytes) -> bool:
+        """Whether it was taken."""
+        try:
+            self.process.send(body)
+        except BlockingIOError:  # it does not read; the frame is cut, and nothing can be said to it any more
+            self.process.kill()
+            return False
+        except OSError:  # it is gone, and its reader tells how
+            return False
+        return True
+
+    def _iter_frames(self, requests: Sequence[Request]) -> Iterator[bytes]:
         encoded: list[bytes] = []
         num_bytes = 0
         for request in requests:
@@ -90,9 +104,9 @@ class ImageSender:
                 case bytes() as body:
                     pass
             if encoded and num_bytes + len(body) > MAX_FRAME_BYTES:
-                self.process.send(encode_submit(encoded))
+                yield encode_submit(encoded)
                 encoded, num_bytes = [], 0
             encoded.append(body)
             num_bytes += len(body)
         if encoded:
-            self.process.send(encode_submit(encoded))
+            yield encode_submit(encoded)
