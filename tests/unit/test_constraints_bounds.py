@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from bulkinfer.constraints import find_schema_warning
 from bulkinfer.constraints.bounds import find_bounds_fault
 from bulkinfer.constraints.fault import Fault
 from bulkinfer.constraints.json_schema import find_schema_fault
@@ -44,8 +45,65 @@ from bulkinfer.records import JsonValue
 def test_bounds_that_exclude_each_other_are_told_with_their_place(
     part: dict[str, JsonValue], key: str, expected: str
 ) -> None:
-    schema: dict[str, JsonValue] = {"type": "object", "properties": {"a": {"anyOf": [{"type": "null"}, part]}}}
-    assert find_schema_fault(schema) == Fault(("properties", "a", "anyOf", 1, key), expected)
+    schema: dict[str, JsonValue] = {"type": "object", "properties": {"a": {"allOf": [{"title": "A"}, part]}}}
+    assert find_schema_fault(schema) == Fault(("properties", "a", "allOf", 1, key), expected)
+
+
+IMPOSSIBLE = {"type": "integer", "minimum": 5, "maximum": 1}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "minimum": 5, "maximum": 1},
+        {"type": "null", "minLength": 5, "maxLength": 1, "minItems": 5, "maxItems": 1, "required": ["a", "b"]},
+        {"type": "array", "required": ["a"], "maxProperties": 0},
+        {"type": "object", "prefixItems": [{}], "items": False, "minItems": 2},
+        {"type": "string", "$defs": {"unused": IMPOSSIBLE}, "definitions": {"unused": IMPOSSIBLE}},
+    ],
+)
+def test_bounds_of_what_never_applies_are_left_alone(schema: dict[str, JsonValue]) -> None:
+    assert find_schema_fault(schema) is None
+    assert find_schema_warning(schema) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        ({"anyOf": [IMPOSSIBLE, {"type": "string"}]}, "anyOf.0.maximum"),
+        ({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/a"}], "$defs": {"a": IMPOSSIBLE}}, "$defs.a.maximum"),
+        ({"anyOf": [True, {"properties": {"b": IMPOSSIBLE}}]}, "anyOf.1.properties.b.maximum"),
+        ({"type": ["string", "integer"], "minimum": 5, "maximum": 1}, "maximum"),
+        ({"properties": {"a": {"anyOf": [IMPOSSIBLE, {"type": "null"}]}}}, "properties.a.anyOf.0.maximum"),
+    ],
+)
+def test_bounds_of_what_others_may_stand_for_are_a_warning(schema: dict[str, JsonValue], place: str) -> None:
+    assert find_schema_fault(schema) is None
+    assert str(find_schema_warning(schema)).startswith(f"{place} is not at least minimum: no answer will have")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"anyOf": [IMPOSSIBLE, {"minLength": 2, "maxLength": 1}]}, ("anyOf", 0, "maximum")),
+        ({"anyOf": [{"$ref": "#/$defs/a"}, False], "$defs": {"a": IMPOSSIBLE}}, ("$defs", "a", "maximum")),
+        ({"anyOf": [{"items": IMPOSSIBLE}]}, ("anyOf", 0, "items", "maximum")),
+        # Needed in one place, and a branch in another.
+        (
+            {
+                "properties": {"x": {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}, "y": {"$ref": "#/$defs/a"}},
+                "$defs": {"a": IMPOSSIBLE},
+            },
+            ("$defs", "a", "maximum"),
+        ),
+        ({"items": {"$ref": "#/x-own/a"}, "x-own": {"a": IMPOSSIBLE}}, ("x-own", "a", "maximum")),
+        ({"type": ["integer", "number"], "minimum": 5, "maximum": 1}, ("maximum",)),
+    ],
+)
+def test_bounds_that_nothing_stands_for_are_refused(schema: dict[str, JsonValue], path: tuple[str | int, ...]) -> None:
+    fault = find_schema_fault(schema)
+    assert fault is not None
+    assert fault.path == path
 
 
 @pytest.mark.parametrize(

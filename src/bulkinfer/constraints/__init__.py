@@ -9,6 +9,7 @@ keywords      the parts of JSON Schema that are held while an answer is written
 pointers      places within a schema
 references    $ref: where it leads
 nesting       circles of references, and whether what a schema describes ever ends
+depth         how deep the engine's backend goes into a schema
 json_schema   the only importer of jsonschema, imported by itself: is it a schema, does an answer fit it
 strict_json   JSON text -> value, and nothing that only looks like JSON
 

@@ -1,35 +1,102 @@
-"""Bounds in a JSON Schema that no value can fulfil together: told before a model is loaded, wherever they stand."""
+"""Bounds in a JSON Schema that no value can fulfil together: told before a model is loaded, wherever answers
+come to them."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 
 from bulkinfer.constraints.fault import Fault, Path
-from bulkinfer.constraints.keywords import iter_schemas
-from bulkinfer.constraints.pointers import Schema
+from bulkinfer.constraints.keywords import iter_inner
+from bulkinfer.constraints.pointers import Part, Schema, resolve
 from bulkinfer.records import JsonValue
 
-_SIZES = (("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties"))
+_SIZES = {
+    "string": ("minLength", "maxLength"),
+    "array": ("minItems", "maxItems"),
+    "object": ("minProperties", "maxProperties"),
+}
+_NUMBERS = frozenset({"number", "integer"})
 
 
 def find_bounds_fault(schema: Schema) -> Fault | None:
-    """The first of them in a valid schema, or None."""
-    for path, part in iter_schemas(schema):
-        fault = _find_sizes_fault(path, part) or _find_range_fault(path, part) or _find_places_fault(path, part)
-        if fault is not None:
-            return fault
-    return None
+    """The first of them in a valid schema where nothing else may stand instead, or None."""
+    return next((fault for fault, is_spared in _iter_faults(schema) if not is_spared), None)
 
 
-def _find_sizes_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | None:
-    for least_key, most_key in _SIZES:
-        least, most = _number(part, least_key), _number(part, most_key)
-        if least is not None and most is not None and least > most:
-            return Fault((*path, most_key), f"at least {least_key}")
-    return None
+def find_bounds_warning(schema: Schema) -> str | None:
+    """The same of a branch or a type that no answer can have, as others may stand instead."""
+    fault = next((fault for fault, is_spared in _iter_faults(schema) if is_spared), None)
+    if fault is None:
+        return None
+    return f"{'.'.join(map(str, fault.path))} is not {fault.expected}: no answer will have this branch or type"
 
 
-def _find_range_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | None:
+def _iter_faults(schema: Schema) -> Iterator[tuple[Fault, bool]]:
+    """And whether answers do without the part of it."""
+    for path, part, is_spared in _iter_applied(schema):
+        for kinds, fault in _iter_own_faults(path, part):
+            yield fault, is_spared or bool(_list_kinds(part) - kinds)
+
+
+def _iter_applied(schema: Schema) -> Iterator[tuple[Path, Part, bool]]:
+    """Parts that the top leads to, each once, and whether others may stand instead; those first where none may."""
+    needed: list[tuple[Path, JsonValue]] = [((), schema)]
+    spared: list[tuple[Path, JsonValue]] = []
+    seen = set[int]()
+    for stack, is_spared in ((needed, False), (spared, True)):
+        while stack:
+            path, part = stack.pop()
+            if not isinstance(part, Mapping) or id(part) in seen:
+                continue
+            seen.add(id(part))
+            yield path, part, is_spared
+            branching = {key for key in ("anyOf", "oneOf") if _has_good_branch(schema, part.get(key))}
+            inner = [(below, child) for below, child in iter_inner(part) if below[0] not in ("$defs", "definitions")]
+            spared += [((*path, *below), child) for below, child in inner if below[0] in branching]
+            found = [((*path, *below), child) for below, child in inner if below[0] not in branching]
+            stack.extend(reversed([*found, *([resolve(schema, str(part["$ref"]))] if "$ref" in part else [])]))
+
+
+def _has_good_branch(schema: Schema, branches: JsonValue) -> bool:
+    """One of several whose own bounds go together."""
+    return isinstance(branches, list) and len(branches) > 1 and any(_is_good(schema, branch) for branch in branches)
+
+
+def _is_good(schema: Schema, branch: JsonValue) -> bool:
+    if isinstance(branch, Mapping) and "$ref" in branch:
+        branch = resolve(schema, str(branch["$ref"]))[1]
+    if not isinstance(branch, Mapping):
+        return branch is not False
+    return all(_list_kinds(branch) - kinds for kinds, _ in _iter_own_faults((), branch))
+
+
+def _iter_own_faults(path: Path, part: Part) -> Iterator[tuple[frozenset[str], Fault]]:
+    """And the types of value that it excludes. What is about types that the part has not says nothing."""
+    kinds = _list_kinds(part)
+    for kind, (least_key, most_key) in _SIZES.items():
+        if (not kinds or kind in kinds) and (fault := _find_size_fault(path, part, least_key, most_key)) is not None:
+            yield frozenset({kind}), fault
+    if (not kinds or kinds & _NUMBERS) and (fault := _find_range_fault(path, part)) is not None:
+        yield _NUMBERS, fault
+    if (not kinds or "array" in kinds) and (fault := _find_places_fault(path, part)) is not None:
+        yield frozenset({"array"}), fault
+    if (not kinds or "object" in kinds) and (fault := _find_keys_fault(path, part)) is not None:
+        yield frozenset({"object"}), fault
+
+
+def _list_kinds(part: Part) -> frozenset[str]:
+    """Empty where it has no `type`: bounds alone are meant for a value that has them."""
+    kinds = part.get("type", [])
+    return frozenset(map(str, kinds)) if isinstance(kinds, list) else frozenset({str(kinds)})
+
+
+def _find_size_fault(path: Path, part: Part, least_key: str, most_key: str) -> Fault | None:
+    least, most = _number(part, least_key), _number(part, most_key)
+    is_none_left = least is not None and most is not None and least > most
+    return Fault((*path, most_key), f"at least {least_key}") if is_none_left else None
+
+
+def _find_range_fault(path: Path, part: Part) -> Fault | None:
     """Numbers: both ends, which of them are left out, and the steps between."""
     least_key, least, is_least_out = _find_end(part, "minimum", "exclusiveMinimum", max)
     most_key, most, is_most_out = _find_end(part, "maximum", "exclusiveMaximum", min)
@@ -48,8 +115,8 @@ def _find_range_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | None
     return None
 
 
-def _find_places_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | None:
-    """More entries or keys than there is room for."""
+def _find_places_fault(path: Path, part: Part) -> Fault | None:
+    """More entries than there is room for."""
     least_items = _number(part, "minItems")
     match part:
         case {"items": False, **rest} if least_items is not None:
@@ -57,6 +124,11 @@ def _find_places_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | Non
             num_places = len(places) if isinstance(places, list) else 0
             if least_items > num_places:
                 return Fault((*path, "minItems"), f"at most {num_places}, as items: false allows no others")
+    return None
+
+
+def _find_keys_fault(path: Path, part: Part) -> Fault | None:
+    """More keys than there is room for."""
     required, most_keys = part.get("required", ()), _number(part, "maxProperties")
     if isinstance(required, list) and most_keys is not None and len(required) > most_keys:
         return Fault((*path, "maxProperties"), f"at least {len(required)}, as so many keys are required")
@@ -64,7 +136,7 @@ def _find_places_fault(path: Path, part: Mapping[str, JsonValue]) -> Fault | Non
 
 
 def _find_end(
-    part: Mapping[str, JsonValue], key: str, exclusive_key: str, narrower: Callable[[Fraction, Fraction], Fraction]
+    part: Part, key: str, exclusive_key: str, narrower: Callable[[Fraction, Fraction], Fraction]
 ) -> tuple[str, Fraction | None, bool]:
     """The narrower of two bounds of one side: its key, itself, and whether it is left out."""
     own, exclusive = _number(part, key), _number(part, exclusive_key)
@@ -73,7 +145,7 @@ def _find_end(
     return key, own, False
 
 
-def _number(part: Mapping[str, JsonValue], key: str) -> Fraction | None:
+def _number(part: Part, key: str) -> Fraction | None:
     value = part.get(key)
     match value:
         case bool():

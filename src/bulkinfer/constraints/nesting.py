@@ -114,7 +114,7 @@ class Nesting:
             for child in _iter_required(part):
                 yield (child,)
             least = part.get("minProperties", 0)
-            if isinstance(least, int | float) and least > 0:
+            if _allows(part, "object") and isinstance(least, int | float) and least > 0:
                 yield _list_members(part)
 
 
@@ -136,13 +136,18 @@ def _allows_scalar(part: Part) -> bool:
     return kinds is not None and bool(set(_list(kinds) or [kinds]) - {"object", "array"})
 
 
+def _allows(part: Part, kind: str) -> bool:
+    kinds = part.get("type")
+    return kinds is None or kind in (_list(kinds) or [kinds])
+
+
 def _iter_required(part: Part) -> Iterator[JsonValue]:
     """Schemas of which an answer holds at least one each."""
     properties = part.get("properties")
-    if isinstance(properties, Mapping):
+    if _allows(part, "object") and isinstance(properties, Mapping):
         yield from (properties[str(name)] for name in _list(part.get("required")) if str(name) in properties)
     least = part.get("minItems", 0)
-    if isinstance(least, int | float) and least > 0:
+    if _allows(part, "array") and isinstance(least, int | float) and least > 0:
         first = _list(part.get("prefixItems"))[: int(least)]
         yield from first
         if least > len(first) and "items" in part:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from bulkinfer.constraints.bounds import find_bounds_warning
 from bulkinfer.constraints.fault import Fault, Path
 from bulkinfer.constraints.keywords import iter_schemas
 from bulkinfer.constraints.nesting import Nesting
@@ -28,7 +29,7 @@ def find_schema_warning(schema: Schema) -> str | None:
     """What is risky about a schema without fault."""
     path = find_recursion(schema)
     if path is None:
-        return None
+        return find_bounds_warning(schema)
     place = ".".join(map(str, path))
     return f"{place} leads back to where it stands: answers may nest in each other until they are cut at max_tokens"
 
