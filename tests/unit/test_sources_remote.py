@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -154,6 +155,44 @@ def test_what_is_wrong_is_told(memory: AbstractFileSystem, url: str, words: str)
     with pytest.raises(InputError, match=words) as caught:
         find(url)
     assert str(caught.value).startswith(f"input.path '{url}'")
+
+
+class Stream(io.BytesIO):
+    """Of a server that hangs until it is let go."""
+
+    def __init__(self, content: bytes, go: threading.Event) -> None:
+        super().__init__(content)
+        self.is_asked_to_end = False
+        self._go = go
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        assert self._go.wait(30)
+        return super().read(size)
+
+    def close(self) -> None:
+        self.is_asked_to_end = True
+        assert self._go.wait(30)
+        super().close()
+
+
+def test_a_stream_that_hangs_is_left_and_the_file_read_on_by_another(
+    memory: AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory.pipe("/in.jsonl", LINES)
+    (file,) = find("memory://in.jsonl")
+    held, free = threading.Event(), threading.Event()
+    free.set()
+    streams = [Stream(LINES, held), Stream(LINES, held), Stream(LINES, free)]
+    waiting = iter(streams)
+    monkeypatch.setattr(MemoryFileSystem, "open", lambda *_, **__: next(waiting))
+    monkeypatch.setattr(remote, "ANSWER_S", 0.2)
+    monkeypatch.setattr(remote, "WAITS_S", (0.0, 0.0, 0.0))
+    try:
+        with remote.RemoteFile(file) as found:
+            assert found.read(len(LINES)) == LINES
+        assert [stream.is_asked_to_end for stream in streams] == [False, False, True]
+    finally:
+        held.set()
 
 
 def test_a_service_whose_package_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

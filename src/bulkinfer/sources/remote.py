@@ -102,6 +102,8 @@ class RemoteFile(io.RawIOBase):
             if size and not content and self._position < self._file.size_bytes:
                 raise RemoteFault(Fault.BROKEN_OFF, f"it broke off after {self._position:,} bytes")
         except RemoteFault as fault:
+            if fault.kind is Fault.NO_ANSWER:
+                self._stream = None  # it is still held up, and so would be its end
             self._drop()
             is_whole = fault.kind is Fault.ADDRESS and parse_url(self._file.url).scheme in {"http", "https"}
             if is_whole and self._has_parts:
