@@ -175,7 +175,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
         fields = ", ".join(sorted(template.fields)) or "no field"
         yield Check("prompt", is_ok=True, found=f"prints {fields}")
     except BulkinferError as error:
-        yield Check("prompt", is_ok=False, found=str(error))
+        yield Check("prompt", is_ok=False, found=str(job.place(error)))
     try:
         identify_model(job.model, job.spec.model.revision)
         read_adapters(job.adapters, job.model)
@@ -184,7 +184,7 @@ def _examine_job(job: Job, asked: Asked) -> Iterator[Check]:
             "model", is_ok=True, found=job.model if job.is_local_model else f"{job.model} from the hub (not looked up)"
         )
     except BulkinferError as error:
-        yield Check("model", is_ok=False, found=str(error))
+        yield Check("model", is_ok=False, found=str(job.place(error)))
     yield _examine_input(job, template)
     yield from _examine_engines(job)
     yield from _tell_settings(asked.settings or {}, is_local=job.is_local_model)
@@ -198,7 +198,7 @@ def _examine_input(job: Job, template: PromptTemplate | None) -> Check:
         if template is not None:
             check_fields(job, template, files)
     except BulkinferError as error:
-        return Check("input", is_ok=False, found=str(error))
+        return Check("input", is_ok=False, found=str(job.place(error)))
     size_bytes = sum(file.size_bytes for file in files)
     return Check("input", is_ok=True, found=f"{len(files):,} file(s), {size_bytes / 1024**2:,.1f} MiB")
 
@@ -208,7 +208,7 @@ def _examine_engines(job: Job) -> Iterator[Check]:
     try:
         num_engines = len(_divide_machine(job))
     except BulkinferError as error:
-        yield Check("engines", is_ok=False, found=str(error))
+        yield Check("engines", is_ok=False, found=str(job.place(error)))
         return
     if num_engines > 1:
         yield Check(

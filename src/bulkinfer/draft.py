@@ -95,7 +95,8 @@ def write_draft(draft: Draft, place: Path, *, may_replace: bool) -> Job:
     with replacing(place) as stream:
         stream.write(draft.text.encode())
     job = load_job(place)
-    check_fields(job, PromptTemplate.of(job.spec), find_input(job))
+    with job.placing():
+        check_fields(job, PromptTemplate.of(job.spec), find_input(job))
     return job
 
 

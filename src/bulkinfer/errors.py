@@ -39,6 +39,11 @@ class BulkinferError(Exception):
     exit_code = ExitCode.BUG
     retryable = False
 
+    def __init__(self, message: str = "", key: str | None = None) -> None:
+        super().__init__(message)
+        self.key = key
+        """Of the job file, such as `prompt.user`, where the message begins with it and its place is not said yet."""
+
 
 class JobError(BulkinferError):
     """The command line or the job file is wrong."""

@@ -152,11 +152,15 @@ def identify_model(model: str, revision: str | None) -> ModelIdentity:
     try:
         return ModelIdentity(model, revision, _digest_folder(folder))
     except FileNotFoundError:
-        raise JobError(f"model.path: the folder {folder} does not exist{_suggest_folder(folder)}") from None
+        raise JobError(
+            f"model.path: the folder {folder} does not exist{_suggest_folder(folder)}", "model.path"
+        ) from None
     except NotADirectoryError:
-        raise JobError(f"model.path: {folder} is not a folder; name the folder that holds config.json") from None
+        raise JobError(
+            f"model.path: {folder} is not a folder; name the folder that holds config.json", "model.path"
+        ) from None
     except OSError as error:
-        raise JobError(f"model.path: {folder} cannot be read: {error.strerror}") from None
+        raise JobError(f"model.path: {folder} cannot be read: {error.strerror}", "model.path") from None
 
 
 def _list_filled(record: Request | Message) -> dict[str, object]:
@@ -218,7 +222,8 @@ def _digest_folder(folder: Path) -> str:
     _check_config(folder / "config.json")
     if not weights:
         raise JobError(
-            f"model.path: no weights in {folder} (*.safetensors, *.bin, *.pt, *.gguf); is it downloaded in full?"
+            f"model.path: no weights in {folder} (*.safetensors, *.bin, *.pt, *.gguf); is it downloaded in full?",
+            "model.path",
         )
     digest = hashlib.sha256()
     for path in paths:
@@ -247,11 +252,15 @@ def _check_config(path: Path) -> None:
     try:
         config = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        raise JobError(f"model.path: {path.parent} holds no config.json, so it is not a model folder") from None
+        raise JobError(
+            f"model.path: {path.parent} holds no config.json, so it is not a model folder", "model.path"
+        ) from None
     except orjson.JSONDecodeError as error:
-        raise JobError(f"model.path: {path} is not JSON (line {error.lineno})") from None
+        raise JobError(f"model.path: {path} is not JSON (line {error.lineno})", "model.path") from None
     if not isinstance(config, dict) or not (config.get("architectures") or config.get("model_type")):
-        raise JobError(f"model.path: {path} names neither architectures nor model_type, so it is not a model's")
+        raise JobError(
+            f"model.path: {path} names neither architectures nor model_type, so it is not a model's", "model.path"
+        )
 
 
 def _suggest_folder(folder: Path) -> str:

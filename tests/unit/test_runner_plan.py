@@ -1,5 +1,6 @@
 """The plan: what is refused before a model is loaded, and what engine and store are told."""
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -64,6 +65,49 @@ def test_a_missing_field_is_told_with_the_nearest_and_with_what_is_there(folder:
     assert "the field boddy, which the input lacks (up to 10,000 rows were looked at); did you mean body?" in message
     assert "in.jsonl has body, id, title" in message
     assert "secret" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("prompt.user", "{{ body", ", line 1: the template does not parse"),
+        ("input.where", "id =", ": syntax error"),
+        ("input.where", "nothing = 3", ': Referenced column "nothing" not found'),
+        ("input.sql", "selec", ": syntax error"),
+        ("input.path", "none.jsonl", " 'none.jsonl': "),
+        ("model.path", "./nowhere", ": the folder "),
+    ],
+)
+@pytest.mark.parametrize("is_set", [False, True])
+def test_an_error_about_a_key_begins_with_the_place_of_the_key(
+    folder: JobFolder, key: str, value: str, told: str, *, is_set: bool
+) -> None:
+    folder.write_documents([{"id": "a", "body": "b"}])
+    section, name = key.split(".")
+    if is_set:
+        job = load_job(folder.write_job(), [f"{key}={json.dumps(value)}"])
+    else:
+        job = load_job(folder.write_job(**{section: {name: value}}))
+    with pytest.raises((JobError, InputError)) as caught:
+        plan_run(job)
+    place, found, rest = str(caught.value).partition(key)
+    assert found
+    assert rest.startswith(told)
+    if is_set:
+        assert place == "--set "
+        return
+    file, line, column, end = place.rsplit(":", 3)
+    assert (file, end) == (str(folder.job_path), " ")
+    named = folder.job_path.read_text().splitlines()[int(line) - 1][int(column) - 1 :]
+    assert named.startswith(name)
+
+
+def test_an_adapter_whose_name_has_a_dot_is_found_in_its_line(folder: JobFolder) -> None:
+    folder.write_documents([{"id": "a", "body": "b"}])
+    path = folder.write_job(model={"adapters": {"v1.2": "./nowhere"}, "adapter": "v1.2"})
+    line = path.read_text().splitlines().index("    v1.2: ./nowhere") + 1
+    with pytest.raises(JobError, match=rf"job\.yaml:{line}:5: model\.adapters\.v1\.2: the folder "):
+        plan_run(load_job(path))
 
 
 def test_an_id_that_no_document_has_is_refused(folder: JobFolder) -> None:

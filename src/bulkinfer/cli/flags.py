@@ -97,7 +97,8 @@ class GivenJob:
 
     def explain(self, error: BulkinferError) -> BulkinferError:
         """What ended the run, in words of the command line."""
-        return name_flags(error) if self.target and isinstance(error, JobError | InputError) else error
+        placed = self.job.place(error)
+        return name_flags(placed) if self.target and isinstance(placed, JobError | InputError) else placed
 
 
 def load_given(path: Path | None, flags: JobFlags, overrides: Sequence[str]) -> GivenJob:

@@ -52,7 +52,7 @@ def create_engine(
                 spec, start_timeout_s=start_timeout_s, silence_timeout_s=silence_timeout_s, log_path=log_path
             )
         case _:
-            raise JobError(f"engine.kind: expected vllm or simulated, found {spec.kind!r}")
+            raise JobError(f"engine.kind: expected vllm or simulated, found {spec.kind!r}", "engine.kind")
 
 
 def create_engines(

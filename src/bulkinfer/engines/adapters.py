@@ -65,7 +65,8 @@ def check_rank_limit(adapters: Sequence[Adapter], arguments: Mapping[str, JsonVa
         if isinstance(limit, int) and adapter.rank > limit:
             raise JobError(
                 f"model.adapters.{adapter.name}: expected a rank of at most {limit} (engine.vllm.max_lora_rank), "
-                f"found {adapter.rank}; raise that, or remove it: it is chosen by the adapters"
+                f"found {adapter.rank}; raise that, or remove it: it is chosen by the adapters",
+                f"model.adapters.{adapter.name}",
             )
 
 
@@ -88,10 +89,10 @@ def _read_adapter(name: str, folder: Path, base: _Base | None) -> Adapter:
     config = _read_config(key, folder)
     weights = next((folder / file for file in _WEIGHTS if (folder / file).is_file()), None)
     if weights is None:
-        raise JobError(f"{key}: {folder} has no weights ({' or '.join(_WEIGHTS)}); is it copied in full?")
+        raise JobError(f"{key}: {folder} has no weights ({' or '.join(_WEIGHTS)}); is it copied in full?", key)
     rank = _find_rank(config)
     if rank > _RANKS[-1]:
-        raise JobError(f"{key}: expected a rank of at most {_RANKS[-1]}, found {rank} in {folder / CONFIG}")
+        raise JobError(f"{key}: expected a rank of at most {_RANKS[-1]}, found {rank} in {folder / CONFIG}", key)
     if base is not None and weights.suffix == ".safetensors":
         _check_shapes(key, folder, _read_shapes(key, weights), base, str(config.get("base_model_name_or_path") or ""))
     return Adapter(name, rank, _digest(key, folder / CONFIG, weights))
@@ -99,18 +100,18 @@ def _read_adapter(name: str, folder: Path, base: _Base | None) -> Adapter:
 
 def _read_config(key: str, folder: Path) -> dict[str, Any]:
     if not folder.is_dir():
-        raise JobError(f"{key}: the folder {folder} does not exist; name the folder that holds {CONFIG}")
+        raise JobError(f"{key}: the folder {folder} does not exist; name the folder that holds {CONFIG}", key)
     try:
         config = orjson.loads((folder / CONFIG).read_bytes())
     except FileNotFoundError:
-        raise JobError(f"{key}: {folder} holds no {CONFIG}, so it is not an adapter's folder") from None
+        raise JobError(f"{key}: {folder} holds no {CONFIG}, so it is not an adapter's folder", key) from None
     except OSError as error:
-        raise JobError(f"{key}: {folder / CONFIG} cannot be read: {error.strerror}") from None
+        raise JobError(f"{key}: {folder / CONFIG} cannot be read: {error.strerror}", key) from None
     except orjson.JSONDecodeError as error:
-        raise JobError(f"{key}: {folder / CONFIG} is not JSON (line {error.lineno})") from None
+        raise JobError(f"{key}: {folder / CONFIG} is not JSON (line {error.lineno})", key) from None
     kind = config.get("peft_type") if isinstance(config, dict) else None
     if kind != "LORA" or not isinstance(config.get("r"), int) or config["r"] < 1:
-        raise JobError(f"{key}: expected a LoRA adapter (peft_type LORA, and its rank r), found another {CONFIG}")
+        raise JobError(f"{key}: expected a LoRA adapter (peft_type LORA, and its rank r), found another {CONFIG}", key)
     return dict(config)
 
 
@@ -149,31 +150,31 @@ def _read_shapes(key: str, path: Path) -> Shapes:
     try:
         return read_shapes(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise JobError(f"{key}: {path} is no safetensors file ({type(error).__name__}); copy it again") from None
+        raise JobError(f"{key}: {path} is no safetensors file ({type(error).__name__}); copy it again", key) from None
 
 
 def _check_shapes(key: str, folder: Path, shapes: Shapes, base: _Base, made_for: str) -> None:
     """Compare each module of the adapter with the model's weight of that name."""
     modules = list(_iter_modules(shapes))
     if not modules:
-        raise JobError(f"{key}: {folder} holds no LoRA weights (lora_A and lora_B)")
+        raise JobError(f"{key}: {folder} holds no LoRA weights (lora_A and lora_B)", key)
     about = f"; it says that it was made for {made_for}" if made_for else ""
     num_found = 0
     for module, inner, outer in modules:
         layer = _LAYER.search(module)
         if layer and base.num_layers is not None and int(layer[1]) >= base.num_layers:
             told = f"a layer {int(layer[1]) + 1}, and the model {base.name} has {base.num_layers} layers"
-            raise JobError(f"{key}: made for another model: {folder} has {told}{about}")
+            raise JobError(f"{key}: made for another model: {folder} has {told}{about}", key)
         weight = _find_weight(module, base.shapes)
         if weight is None:
             continue
         num_found += 1
         if weight != (outer, inner):
             told = f"{module} for {outer} x {inner}, and the model {base.name} has {' x '.join(map(str, weight))}"
-            raise JobError(f"{key}: made for another model: {folder} has {told}{about}")
+            raise JobError(f"{key}: made for another model: {folder} has {told}{about}", key)
     if base.shapes and not num_found:
         told = f"none of its {len(modules)} modules is in the model {base.name}"
-        raise JobError(f"{key}: made for another model: {told}{about}")
+        raise JobError(f"{key}: made for another model: {told}{about}", key)
 
 
 def _iter_modules(shapes: Shapes) -> Iterator[tuple[str, int, int]]:
@@ -203,5 +204,5 @@ def _digest(key: str, config: Path, weights: Path) -> str:
             with path.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
     except OSError as error:
-        raise JobError(f"{key}: {error.filename} cannot be read: {error.strerror}") from None
+        raise JobError(f"{key}: {error.filename} cannot be read: {error.strerror}", key) from None
     return digest.hexdigest()

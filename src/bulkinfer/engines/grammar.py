@@ -32,4 +32,4 @@ def check_form(spec: EngineSpec) -> None:
     is_refused, said = LLMatcher.validate_grammar_with_warnings(grammar, None)
     if is_refused:
         reason = " ".join(" ".join(said).split())[:_MAX_CHARS]
-        raise JobError(f"task.{key}: the engine cannot hold answers to it: {reason}")
+        raise JobError(f"task.{key}: the engine cannot hold answers to it: {reason}", f"task.{key}")

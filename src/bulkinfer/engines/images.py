@@ -74,7 +74,10 @@ def check_takes_images(config_path: Path | None) -> None:
     blind = read_assigned_names(_REGISTRY, "_TEXT_GENERATION_MODELS")
     has_vision = any(word in key for key in config for word in _SEEING_KEYS)
     if architectures and not has_vision and architectures <= set(blind) - set(seeing):
-        raise JobError(f"prompt.images: the model ({', '.join(sorted(architectures))}) takes no images; remove the key")
+        raise JobError(
+            f"prompt.images: the model ({', '.join(sorted(architectures))}) takes no images; remove the key",
+            "prompt.images",
+        )
 
 
 def _read(file: ImageFile) -> bytes:

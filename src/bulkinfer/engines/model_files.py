@@ -44,7 +44,7 @@ def check_purpose(spec: EngineSpec) -> None:
     else:
         fault = _find_fault_of_writing(architecture, embeds=embeds)
     if fault is not None:
-        raise JobError(f"model.path: {spec.model}: {fault}")
+        raise JobError(f"model.path: {spec.model}: {fault}", "model.path")
 
 
 def is_embedding_model(folder: Path) -> bool:

@@ -39,7 +39,10 @@ def check_parser(name: str | None) -> None:
     known = list_parsers()
     if name is not None and known and name not in known:
         near = suggest_name(name, known)
-        raise JobError(f"output.reasoning: this vLLM has no reasoning parser {name}{near} (known: {', '.join(known)})")
+        raise JobError(
+            f"output.reasoning: this vLLM has no reasoning parser {name}{near} (known: {', '.join(known)})",
+            "output.reasoning",
+        )
 
 
 def list_parsers(package: str = "vllm") -> tuple[str, ...]:

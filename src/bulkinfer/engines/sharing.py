@@ -25,7 +25,9 @@ def decide_on_cores(wanted: int | None, num_cores: int) -> int:
     if wanted is None:
         return max(1, min(num_cores, len({find_node(core) for core in list_cores()})))
     if wanted > num_cores:
-        raise JobError(f"{_KEY}: expected at most {num_cores}, one for each core that can be used, found {wanted}")
+        raise JobError(
+            f"{_KEY}: expected at most {num_cores}, one for each core that can be used, found {wanted}", _KEY
+        )
     return wanted
 
 
@@ -44,7 +46,9 @@ def decide_on_gpus(wanted: int | None, arguments: Mapping[str, JsonValue], envir
         return max(1, len(gpus) // per_replica)
     if wanted * per_replica > len(gpus):
         needed = f"{wanted * per_replica} GPUs for {wanted} engines of {per_replica}"
-        raise JobError(f"{_KEY}: {needed}, found {len(gpus)}; use at most {max(1, len(gpus) // per_replica)}, or auto")
+        raise JobError(
+            f"{_KEY}: {needed}, found {len(gpus)}; use at most {max(1, len(gpus) // per_replica)}, or auto", _KEY
+        )
     return wanted
 
 

@@ -103,7 +103,8 @@ def parse_simulated_arguments(arguments: Mapping[str, JsonValue]) -> SimulatedAr
     if parsed.in_child and parsed.has_virtual_clock:
         raise JobError(
             f"{_SECTION}.clock: a virtual clock cannot be shared with a child process;"
-            " use clock: real or in_child: false"
+            " use clock: real or in_child: false",
+            f"{_SECTION}.clock",
         )
     return parsed
 
@@ -130,7 +131,9 @@ def suggest_name(name: str, known: Iterable[str]) -> str:
 def _check_names(path: str, found: Mapping[str, JsonValue], known: tuple[str, ...]) -> None:
     for name in found:
         if name not in known:
-            raise JobError(f"{path}.{name}: unknown key{suggest_name(name, known)} (known: {', '.join(known)})")
+            raise JobError(
+                f"{path}.{name}: unknown key{suggest_name(name, known)} (known: {', '.join(known)})", f"{path}.{name}"
+            )
 
 
 def _parse_seconds(name: str, found: JsonValue) -> float:
@@ -156,7 +159,7 @@ def _parse_flag(path: str, found: JsonValue) -> bool:
 def _parse_choice(path: str, found: JsonValue, choices: tuple[str, ...]) -> str:
     if not isinstance(found, str) or found not in choices:
         near = suggest_name(found, choices) if isinstance(found, str) else ""
-        raise JobError(f"{_error(path, 'one of ' + ', '.join(choices), found)}{near}")
+        raise JobError(f"{_error(path, 'one of ' + ', '.join(choices), found)}{near}", path)
     return found
 
 
@@ -178,4 +181,4 @@ def _parse_fault(path: str, found: JsonValue) -> Fault:
 
 
 def _error(path: str, expected: str, found: JsonValue) -> JobError:
-    return JobError(f"{path}: expected {expected}, found {found!r}")
+    return JobError(f"{path}: expected {expected}, found {found!r}", path)

@@ -255,7 +255,8 @@ def check_room(spec: EngineSpec, context: int, what: str) -> None:
     if spec.max_context_tokens is None and spec.max_tokens >= context:
         raise JobError(
             f"sampling.max_tokens: expected less than {context:,}, {what}, as prompt and answer share it; "
-            f"found {spec.max_tokens:,}"
+            f"found {spec.max_tokens:,}",
+            "sampling.max_tokens",
         )
 
 
@@ -366,7 +367,7 @@ def _read_context(settings: Settings, model: ModelFacts) -> int:
 def _read_int(settings: Settings, name: str) -> int:
     value = settings.values[name]
     if not isinstance(value, int):
-        raise JobError(f"engine.vllm.{name}: expected a whole number")
+        raise JobError(f"engine.vllm.{name}: expected a whole number", f"engine.vllm.{name}")
     return value
 
 

@@ -42,7 +42,8 @@ def decide_pooling_settings(
     if spec.max_context_tokens is not None and spec.max_context_tokens > most:
         raise JobError(
             f"limits.max_context_tokens: expected at most {most:,}, which is what the model can take, found "
-            f"{spec.max_context_tokens:,}; lower it, or leave it out"
+            f"{spec.max_context_tokens:,}; lower it, or leave it out",
+            "limits.max_context_tokens",
         )
     if pooling.keeps_cache:
         settings = _decide_with_cache(spec, workload, machine, model, known, pooling)

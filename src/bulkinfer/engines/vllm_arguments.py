@@ -35,18 +35,26 @@ def check_vllm_arguments(arguments: Mapping[str, JsonValue], known: Collection[s
     """Refuse arguments that vLLM does not know, or that another key of the job file owns. Raises JobError."""
     for name in arguments:
         if name in _OWNED:
-            raise JobError(f"engine.vllm.{name}: this is set by {_OWNED[name]}; remove it here and set that")
+            raise JobError(
+                f"engine.vllm.{name}: this is set by {_OWNED[name]}; remove it here and set that", f"engine.vllm.{name}"
+            )
         if name in _FIXED:
-            raise JobError(f"engine.vllm.{name}: this cannot be changed; remove it")
+            raise JobError(f"engine.vllm.{name}: this cannot be changed; remove it", f"engine.vllm.{name}")
         if name not in known:
-            raise JobError(f"engine.vllm.{name}: this vLLM has no such engine argument{suggest_name(name, known)}")
+            raise JobError(
+                f"engine.vllm.{name}: this vLLM has no such engine argument{suggest_name(name, known)}",
+                f"engine.vllm.{name}",
+            )
 
 
 def check_sampling(sampling: Mapping[str, JsonValue], known: Collection[str]) -> None:
     """Refuse sampling parameters that vLLM does not know. Raises JobError."""
     for name in sampling:
         if name not in known:
-            raise JobError(f"sampling.{name}: this vLLM has no such sampling parameter{suggest_name(name, known)}")
+            raise JobError(
+                f"sampling.{name}: this vLLM has no such sampling parameter{suggest_name(name, known)}",
+                f"sampling.{name}",
+            )
 
 
 def complete_arguments(values: Mapping[str, Any], form_config: Callable[..., Any]) -> dict[str, Any]:
@@ -59,7 +67,10 @@ def check_logprobs_mode(model_config: Any) -> None:  # noqa: ANN401 - vLLM's obj
     """Refuse a mode in which numbers are not logarithms of the model's own probabilities. Raises JobError."""
     mode = str(getattr(model_config, "logprobs_mode", RAW_LOGPROBS))
     if mode != RAW_LOGPROBS:
-        raise JobError(f"engine.vllm.logprobs_mode: expected {RAW_LOGPROBS}, for task.kind classify, found {mode!r}")
+        raise JobError(
+            f"engine.vllm.logprobs_mode: expected {RAW_LOGPROBS}, for task.kind classify, found {mode!r}",
+            "engine.vllm.logprobs_mode",
+        )
 
 
 def decide_kv_cache_bytes(spec: EngineSpec, bytes_per_token: int | None, block_size: int, free_bytes: int) -> int:

@@ -34,6 +34,11 @@ class JobInput:
 
 def find_input(job: Job) -> JobInput:
     """What the job names. Files that cannot be found are a note: answers outlive them. Raises JobError."""
+    with job.placing():
+        return _find_input(job)
+
+
+def _find_input(job: Job) -> JobInput:
     template = PromptTemplate.of(job.spec)
     files: list[SourceFile] = []
     left_out: set[str] = set()

@@ -71,6 +71,11 @@ class Origins:
         where = self.file if place is None else f"{self.file}:{place}"
         return f"{where}: {key}" if key else where
 
+    def find_path(self, key: str) -> KeyPath:
+        """The path that `name` shows as this key: names may have dots, and places in lists are numbers."""
+        known = (path for path in (*self.places, *self.overridden) if ".".join(map(str, path)) == key)
+        return next(known, tuple(key.split(".")))
+
 
 def problems_error(problems: Sequence[str]) -> JobError:
     """One error for all problems: one a line, the first ten."""

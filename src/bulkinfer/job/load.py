@@ -2,13 +2,14 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from bulkinfer.errors import JobError
+from bulkinfer.errors import BulkinferError, InputError, JobError
 from bulkinfer.job.document import MAX_FILE_CHARS, KeyPath, Plain, YamlDocument, YamlFault, parse_yaml
 from bulkinfer.job.explain import Origins, describe, explain_invalid, problems_error
 from bulkinfer.job.nearest import find_nearest
@@ -36,6 +37,7 @@ class Job:
     """Or it was made of flags of the command line; `path` is a name in the folder where it was given then."""
     expanded: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """For each section the texts that environment variables made, with what is written in their place."""
+    origins: Origins = field(default_factory=lambda: Origins(""), repr=False, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -78,6 +80,24 @@ class Job:
         """The absolute path of each adapter's folder, by the adapter's name."""
         return {name: self._resolve(folder) for name, folder in (self.spec.model.adapters or {}).items()}
 
+    def place(self, error: BulkinferError) -> BulkinferError:
+        """The same error, with the place of the key that it is about before it: file and line, or `--set`."""
+        if error.key is None or not isinstance(error, JobError | InputError):
+            return error
+        rest = str(error).removeprefix(error.key)
+        return type(error)(f"{self.origins.name(self.origins.find_path(error.key))}{rest}")
+
+    @contextmanager
+    def placing(self) -> Iterator[None]:
+        """Errors about its keys, found where nobody knows the file, say where they stand."""
+        try:
+            yield
+        except BulkinferError as error:
+            placed = self.place(error)
+            if placed is error:
+                raise
+            raise placed from error
+
     def _resolve(self, text: str) -> str:
         # Not Path.expanduser: it raises for a user that does not exist.
         return os.path.realpath(self.folder / os.path.expanduser(text))  # noqa: PTH111
@@ -115,7 +135,7 @@ def _make_job(document: YamlDocument, path: Path, overrides: Sequence[str], *, h
     values = inline_schema(values, absolute.parent, origins)
     try:
         spec = JobSpec.model_validate(fill_in_openai(values))
-        job = Job(spec, absolute, original, changed, has_file, expansion.texts)
+        job = Job(spec, absolute, original, changed, has_file, expansion.texts, origins)
     except ValidationError as error:
         raise explain_invalid(error, origins) from None
     _check_paths(job, origins)

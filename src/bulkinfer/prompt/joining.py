@@ -24,7 +24,7 @@ class JoinTemplate:
         """Raises JobError for what does not parse, and for a template that does not use the answers."""
         part = parse_part("prompt.combine", "user", source)
         if PARTS not in part.fields:
-            raise JobError(f"{part.name}: it does not use {PARTS}, the list of the answers that it joins")
+            raise JobError(f"{part.name}: it does not use {PARTS}, the list of the answers that it joins", part.name)
         return cls(part)
 
     @property

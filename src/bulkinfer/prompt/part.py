@@ -67,10 +67,10 @@ def parse_part(name: str, role: str, source: str) -> Part:
         code = environment.compile(price_tree(tree), name, name)
     except TemplateSyntaxError as error:
         fault = QUOTED.sub(_hide_quoted, str(error.message)) if tree is None else str(error.message)
-        raise JobError(f"{name}, line {error.lineno}: the template does not parse: {fault[:200]}") from None
+        raise JobError(f"{name}, line {error.lineno}: the template does not parse: {fault[:200]}", name) from None
     except (RecursionError, SyntaxError, ValueError) as error:
         # Brackets nested beyond Python's limits, or a number of over 4,300 digits.
-        raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it") from None
+        raise JobError(f"{name}: the template does not parse: {type(error).__name__}; simplify it", name) from None
     template = Template.from_code(environment, code, environment.globals)
     num_bytes = len(source.encode(errors="replace"))
     return Part(name, role, template, fields, len(source), num_bytes, num_prints, is_optional=role == "system")

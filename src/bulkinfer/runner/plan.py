@@ -84,6 +84,11 @@ def plan_run(job: Job, only: Only = Only.NEW) -> RunPlan:
 
     A run over failures belongs to the task of the job without those changes of `--set` that cannot alter an answer.
     """
+    with job.placing():
+        return _make_plan(job, only)
+
+
+def _make_plan(job: Job, only: Only) -> RunPlan:
     template = PromptTemplate.of(job.spec)
     model = identify_model(job.model, job.spec.model.revision)
     check_purpose(describe_engine(job))

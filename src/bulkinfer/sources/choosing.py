@@ -70,7 +70,7 @@ def _check_columns(condition: Condition, files: Sequence[SourceFile]) -> None:
         condition.check(pa.schema([fields[name] for name in columns]))
     except JobError as error:
         shown = ", ".join(sorted(fields)[:20])
-        raise JobError(f"{error}. Columns of {files[0].name}: {shown}") from error
+        raise JobError(f"{error}. Columns of {files[0].name}: {shown}", error.key) from error
 
 
 def _choose_sample(files: Sequence[SourceFile], section: InputSpec) -> list[SourceFile]:

@@ -61,7 +61,7 @@ def _find_remote_files(url: str, choice: FormatChoice) -> Iterator[SourceFile]:
                 break
         found = chosen
     if not found:
-        raise InputError(f"input.path {hide_secrets(url)!r}: matches no file of a known format. {_KNOWN}")
+        raise InputError(f"input.path {hide_secrets(url)!r}: matches no file of a known format. {_KNOWN}", "input.path")
     for path in found:
         yield _as_source_file(path, choice)
 
@@ -78,7 +78,7 @@ def _drop_cached(url: str, found: list[RemotePath]) -> list[RemotePath]:
             try:
                 own = list_dataset_files(list(files), partial(read_remote, files[STATE].url))
             except DatasetFault as error:
-                raise InputError(f"input.path {hide_secrets(url)!r}: {error}. {error.advice}") from error
+                raise InputError(f"input.path {hide_secrets(url)!r}: {error}. {error.advice}", "input.path") from error
             dropped |= set() if own is None else {path.url for name, path in files.items() if name not in own}
     return [path for path in found if path.url not in dropped]
 
@@ -86,7 +86,9 @@ def _drop_cached(url: str, found: list[RemotePath]) -> list[RemotePath]:
 def _as_source_file(path: RemotePath, choice: FormatChoice) -> SourceFile:
     file_format = choice.find_format(find_file_name(path.url))
     if file_format is None:
-        raise InputError(f"input.path {hide_secrets(path.url)!r}: has an ending that is not known. {_KNOWN}")
+        raise InputError(
+            f"input.path {hide_secrets(path.url)!r}: has an ending that is not known. {_KNOWN}", "input.path"
+        )
     return SourceFile(
         path=Path(find_local(path.url) or path.name),  # an export must not take its place
         name=path.name,
@@ -106,7 +108,8 @@ def _check_same_user(known: SourceFile, found: SourceFile) -> None:
     if one != other:
         raise InputError(
             f"input.path {hide_secrets(found.url)!r}: is named twice, for two users. Give each user's files a job of "
-            "their own"
+            "their own",
+            "input.path",
         )
 
 
@@ -127,19 +130,20 @@ class _Pattern:
         return _printable(path.relative_to(self.root) if self.is_relative else path)
 
     def error(self, path: Path, fault: str, advice: str) -> InputError:
-        return InputError(f"input.path {self.text!r}: {_printable(path)} {fault}. {advice}")
+        return InputError(f"input.path {self.text!r}: {_printable(path)} {fault}. {advice}", "input.path")
 
 
 def _parse_pattern(text: str, folder: Path, choice: FormatChoice) -> _Pattern:
     if not text.strip() or "\0" in text:
-        raise InputError(f"input.path {text!r}: not a path. Give a file, a folder or a glob")
+        raise InputError(f"input.path {text!r}: not a path. Give a file, a folder or a glob", "input.path")
     if text.startswith("~"):
         home, _, rest = text.partition("/")
         try:
             return _Pattern(text, choice, Path(home).expanduser(), rest, is_relative=False)
         except RuntimeError as error:
             raise InputError(
-                f"input.path {text!r}: {home} is no user with a home folder. Write the whole path"
+                f"input.path {text!r}: {home} is no user with a home folder. Write the whole path",
+                "input.path",
             ) from error
     if text.startswith("/"):
         return _Pattern(text, choice, Path("/"), text.lstrip("/"), is_relative=False)

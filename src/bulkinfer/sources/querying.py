@@ -142,7 +142,9 @@ def _write_down(query: Query, text: str) -> SourceFile:
         rows = query.run(text)
         taken = {name.lower() for name in rows.schema.names} & set(FAULT.names)
         if taken:
-            raise JobError(f"input.sql: the column {taken.pop()} has a name that is bulkinfer's own; give it another")
+            raise JobError(
+                f"input.sql: the column {taken.pop()} has a name that is bulkinfer's own; give it another", "input.sql"
+            )
         schema = pa.schema([*rows.schema, *FAULT])
         with ipc.new_stream(stream, schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
             for batch in rows:

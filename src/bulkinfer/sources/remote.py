@@ -165,7 +165,9 @@ def list_remote(url: str) -> tuple[list[RemotePath], bool]:
     """
     scheme = url.partition("://")[0]
     if scheme not in fsspec.available_protocols():
-        raise InputError(f"input.path {hide_secrets(url)!r}: {scheme}:// is no kind of place that fsspec knows")
+        raise InputError(
+            f"input.path {hide_secrets(url)!r}: {scheme}:// is no kind of place that fsspec knows", "input.path"
+        )
     try:
         filesystem, path = ask(lambda: _connect(url, is_again=False), ANSWER_S)
         found, is_named = ask(lambda: _find(filesystem, path, scheme), LISTING_S)
@@ -270,7 +272,8 @@ def _rebuild(url: str, filesystem: Any, info: Info) -> str:  # noqa: ANN401
             return found + parts.rest
     raise InputError(
         f"input.path {hide_secrets(url)!r}: the files that {parts.scheme}:// lists there have no URLs of their own. "
-        "Name each file"
+        "Name each file",
+        "input.path",
     )
 
 

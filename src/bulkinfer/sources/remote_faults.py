@@ -102,7 +102,7 @@ def ask(action: Callable[[], _T], limit_s: float) -> _T:
 
 def explain(url: str, fault: RemoteFault) -> InputError:
     """The message for who wrote the URL into the job file."""
-    return InputError(f"input.path {hide_secrets(url)!r}: {_tell(parse_url(url).scheme, fault)}")
+    return InputError(f"input.path {hide_secrets(url)!r}: {_tell(parse_url(url).scheme, fault)}", "input.path")
 
 
 def explain_reading(name: str, fault: RemoteFault) -> InputError:

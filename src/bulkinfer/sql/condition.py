@@ -309,4 +309,4 @@ def _walk(tree: object) -> Iterator[dict[str, Any]]:
 
 
 def _wrong(fault: str) -> JobError:
-    return JobError(f"input.where: {fault}")
+    return JobError(f"input.where: {fault}", "input.where")

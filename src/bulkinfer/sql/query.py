@@ -62,7 +62,9 @@ class Query:
             rows = self._connection.sql(text).to_arrow_reader(_BATCH_ROWS)
         twice = [name for name, number in Counter(rows.schema.names).items() if number > 1]
         if twice:
-            raise JobError(f"input.sql: two columns are named {twice[0]}; give one of them another name with AS")
+            raise JobError(
+                f"input.sql: two columns are named {twice[0]}; give one of them another name with AS", "input.sql"
+            )
         return rows
 
     def iter_faults(self) -> Iterator[pa.RecordBatch]:
@@ -102,11 +104,11 @@ def _check(connection: duckdb.DuckDBPyConnection, text: str) -> None:
     ((found,),) = connection.execute("select json_serialize_sql($sql::varchar)", {"sql": text}).fetchall()
     tree = orjson.loads(found)
     if tree["error"] and tree["error_type"] != _NO_SELECT:
-        raise JobError(f"input.sql: {tree['error_message']}")
+        raise JobError(f"input.sql: {tree['error_message']}", "input.sql")
     if tree["error"]:
-        raise JobError("input.sql: expected one SELECT statement, found another kind of statement")
+        raise JobError("input.sql: expected one SELECT statement, found another kind of statement", "input.sql")
     if len(tree["statements"]) != 1:
-        raise JobError("input.sql: expected one SELECT statement, found none or several")
+        raise JobError("input.sql: expected one SELECT statement, found none or several", "input.sql")
 
 
 @contextmanager
@@ -115,6 +117,8 @@ def _explained() -> Iterator[None]:
         yield
     except duckdb.Error as error:
         kind = JobError if is_about_statement(error) else QueryFault
-        raise kind(f"input.sql: {describe_error(error)}") from error
+        raise kind(f"input.sql: {describe_error(error)}", "input.sql") from error
     except pa.ArrowException as error:  # what DuckDB raises while its rows are read as a stream
-        raise QueryFault(f"input.sql: the query failed while its rows were read ({type(error).__name__})") from error
+        raise QueryFault(
+            f"input.sql: the query failed while its rows were read ({type(error).__name__})", "input.sql"
+        ) from error
