@@ -1,15 +1,20 @@
-"""What is said of a bug: where it is and of which kind, without the error's text, which may quote a document."""
+"""What is said of a bug: where it is and of which kind, without the error's text, which may quote a document.
+
+And how a bug in what a run can do without is kept from the run.
+"""
 
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TypeVar
 
 from bulkinfer import __version__
 
+_T = TypeVar("_T")
 DEBUG_VARIABLE = "BULKINFER_DEBUG"
 """Set to 1, tracebacks are whole."""
 
@@ -29,6 +34,14 @@ def told_without_text() -> Iterator[None]:
         threading.excepthook, sys.unraisablehook = hooks
         # Last, as Typer has put in its own. Python calls it after all else, so it stays.
         sys.excepthook = print_bug
+
+
+def attempt(step: Callable[[], _T]) -> _T | Exception:
+    """What a step returns that a run can do without, or whatever it raised."""
+    try:
+        return step()
+    except Exception as error:  # noqa: BLE001 - the caller tells of it, and goes on
+        return error
 
 
 def print_bug(kind: type[BaseException], error: BaseException | None, frames: TracebackType | None) -> None:

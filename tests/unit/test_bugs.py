@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from bulkinfer.bugs import attempt
+
 SECRET = "zqsecretdocument"
 SCRIPT = """
 import os, sys, threading
@@ -75,3 +77,15 @@ def test_a_bug_shows_where_and_what_kind_and_no_text(
 @pytest.mark.parametrize("place", ["main", "chain", "thread", "end"])
 def test_the_text_is_shown_on_request(tmp_path: Path, place: str) -> None:
     assert SECRET in run_with_bug(tmp_path, place, BULKINFER_DEBUG="1").stderr
+
+
+def test_what_a_run_can_do_without_gives_its_result_or_its_fault_and_no_end() -> None:
+    fault = LookupError()
+
+    def fail(error: BaseException) -> int:
+        raise error
+
+    assert attempt(lambda: 3) == 3
+    assert attempt(lambda: fail(fault)) is fault
+    with pytest.raises(KeyboardInterrupt):
+        attempt(lambda: fail(KeyboardInterrupt()))

@@ -12,6 +12,7 @@ import jinja2
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
+from bulkinfer.bugs import attempt
 from bulkinfer.engines.base import EngineSpec
 from bulkinfer.records import Message
 
@@ -114,15 +115,15 @@ class TextTokenizer:
 def _load(spec: EngineSpec) -> Any:  # noqa: ANN401 - the library is untyped here
     logging.set_verbosity_error()
     source = str(spec.arguments.get("tokenizer") or spec.model)
-    try:
-        return AutoTokenizer.from_pretrained(
+    found = attempt(
+        lambda: AutoTokenizer.from_pretrained(
             source,
             revision=spec.revision,
             trust_remote_code=spec.trust_remote_code,
             local_files_only=True,  # the hub is asked for a minute where there is no network; a run does that
         )
-    except Exception as error:  # noqa: BLE001 - the library raises whatever its parts do; without it a plan still helps
+    )
+    if isinstance(found, Exception):  # the library raises whatever its parts do; without it a plan still helps
         advice = "" if Path(source).is_absolute() else "; the first run downloads it"
-        raise TokenizerMissing(
-            f"no tokenizer of {source} is on this machine ({type(error).__name__}){advice}"
-        ) from None
+        raise TokenizerMissing(f"no tokenizer of {source} is on this machine ({type(found).__name__}){advice}")
+    return found

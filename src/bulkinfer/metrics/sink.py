@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Protocol
 
+from bulkinfer.bugs import attempt
 from bulkinfer.errors import BulkinferError, ExitCode, Interrupted, JobError, StoreLocked
 from bulkinfer.events import Event, EventSink, MetricsServed, RunEnded, RunStarted, Warned
 from bulkinfer.metrics.signals import Signal, find_signals, is_installed
@@ -102,12 +103,10 @@ class RunMetrics:
 
         It tells the kind of the error and not its text, which may quote a document.
         """
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - whatever it is
+        error = attempt(step)
+        if error is not None:
             self.warn(about, f"{about}: {type(error).__name__}; {then}, and the run goes on")
-            return False
-        return True
+        return error is None
 
     def write_with(self, write: Callable[[], None], is_of_live_run: Callable[[], bool] = lambda: False) -> None:
         """Write the file from the run's beginning on: only then the database is its own, and so is the file."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import wait as wait_for_futures
 from threading import Event as Flag
 
+from bulkinfer.bugs import attempt
 from bulkinfer.threads import run_in_thread
 
 
@@ -40,9 +41,7 @@ class Ticker:
         return self._act()
 
     def _act(self) -> bool:
-        try:
-            self._action()
-        except Exception as error:  # noqa: BLE001 - the next time may be better
-            self._tell(error)
-            return False
-        return True
+        error = attempt(self._action)
+        if error is not None:
+            self._tell(error)  # the next time may be better
+        return error is None

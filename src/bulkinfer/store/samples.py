@@ -13,6 +13,7 @@ from uuid import UUID
 import duckdb
 import orjson
 
+from bulkinfer.bugs import attempt
 from bulkinfer.records import JsonValue
 
 SHORTEST_INTERVAL_S = 2.0
@@ -83,10 +84,10 @@ class SampleClock:
         if self.source is None or not (is_last or self._is_due(now_s)):
             return None
         self._taken_s = now_s
-        try:
-            sample, settings = self.source()
-        except Exception:  # noqa: BLE001 - a line that a report lacks never stops a run
+        found = attempt(self.source)
+        if isinstance(found, Exception):  # a line that a report lacks never stops a run
             return None
+        sample, settings = found
         changed = None if settings == self._settings else settings
         self._settings = settings
         return Taken(sample, changed)
