@@ -175,7 +175,7 @@ for _ in range(5000):
         ("{{ '{:1000000000d}'.format(a) }}", {"a": 1}, "SecurityError"),
         ("{{ 'x'.center(1000000000) }}", {}, "SecurityError"),
         ("{{ a.__class__ }}", {"a": "x"}, "SecurityError"),
-        ("{{ ''.__class__.__mro__ }}", {}, "SecurityError"),
+        ("{{ s.__class__.__mro__ }}", {"s": "x"}, "SecurityError"),
         ("{{ a.items.__self__ }}", {"a": {}}, "SecurityError"),
     ],
 )

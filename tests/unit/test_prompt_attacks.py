@@ -33,6 +33,13 @@ NOT_PROMPTS = [
     "{{ d|attr('__class__') }}",
     "{{ '%s'|format(s) }}",
     "{{ d.items.__call__()() }}",
+    '{{ "".__class__ }}',
+    "{{ ''.__class__.__mro__[1] }}",
+    "{{ [].__class__ }}",
+    "{{ (1 + 1).__class__ }}",
+    "{{ (s ~ 'a').__class__ }}",
+    "{{ 1 if ''._x else 2 }}",
+    "{{ s.__add__(s) }}",
     "{{ ([d.items]|first)() }}",
     "{{ s['upper']() }}",
     "{{ s is callable }}",
@@ -76,7 +83,6 @@ REACHING = [
         "loop",
         "cycler.__init__.__globals__",
         "s.__class__",
-        "s.__add__(s)",
         "s.upper.__self__",
         "s.upper['__self__']",
         "s['__class__']",
@@ -176,3 +182,9 @@ def test_keys_and_paths_that_are_paid_for_still_work() -> None:
         Message("user", 3 * SECRET),
     )
     assert render("{{ ' .x. '.strip(' .') }}{{ [[1, 2]] | map(attribute=1) | first }}") == (Message("user", "x2"),)
+
+
+def test_a_key_of_a_field_may_begin_with_underscores() -> None:
+    document = Document(Origin("s", 1, "s:1"), {"_id": "a", "doc": {"_id": "b", "__v": "c", "__class__": "d"}})
+    template = PromptTemplate.parse(None, "{{ _id }}{{ doc._id }}{{ doc.__v }}{{ doc.__class__ }}")
+    assert template.render(document) == (Message("user", "abcd"),)

@@ -50,6 +50,8 @@ _LOGIC = (
     nodes.Pos,
 )
 _CALLS = (nodes.Filter, nodes.Call, nodes.Keyword, nodes.Concat)
+_NEVER_MAPPINGS = (*_BINARY, nodes.Const, nodes.List, nodes.Tuple, nodes.Concat, nodes.Neg, nodes.Pos)
+"""A field, and what filters make of one, may have any key, such as `__v`; these have none."""
 _ALLOWED = frozenset((*_STATEMENTS, *_VALUES, *_LOGIC, *_CALLS, *_BINARY))
 
 
@@ -117,6 +119,10 @@ def _fault_of(node: nodes.Node) -> str | None:
             fault = f"unknown test {node.name!r}{_suggest(node.name, TESTS)}"
         case nodes.Call() if not isinstance(node.node, nodes.Getattr):
             fault = "functions are not available in prompts; filters and methods are"
+        case nodes.Call(node=nodes.Getattr(attr=str(name))) if name.startswith("_"):
+            fault = f"no value has a method {name}"
+        case nodes.Getattr(attr=str(name)) if name.startswith("_") and isinstance(node.node, _NEVER_MAPPINGS):
+            fault = f"no value but a mapping has anything named {name}"
         case nodes.Name(name="self"):
             fault = "the name 'self' is Jinja's own; rename the field"
         case _ if type(node) not in _ALLOWED:
