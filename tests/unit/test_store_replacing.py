@@ -1,6 +1,9 @@
 """Files that are replaced together: all, or none."""
 
+import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,3 +44,35 @@ def test_nothing_is_begun_where_one_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="two: cannot be written: Is a directory"):
         write_both(tmp_path, "new")
     assert not (tmp_path / "one").exists()
+
+
+def find_gone_pid() -> int:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait(60)
+    return ended.pid
+
+
+def test_what_a_killed_process_left_of_the_same_file_is_removed(tmp_path: Path) -> None:
+    gone = find_gone_pid()
+    left = [f".one.{gone}.tmp", f".two.{gone}.tmp"]
+    kept = [f".three.{gone}.tmp", f".one.{os.getppid()}.tmp", ".one.tmp", ".one.x.tmp", f".one.{10**30}.tmp"]
+    for name in (*left, *kept):
+        (tmp_path / name).write_text("half")
+    write_both(tmp_path, "new")
+    assert {path.name for path in tmp_path.iterdir()} == {"one", "two", *kept}
+
+
+def test_what_is_being_written_elsewhere_stays(tmp_path: Path) -> None:
+    # In another container the process that writes it has a number that is none here.
+    written = tmp_path / f".one.{find_gone_pid()}.tmp"
+    with written.open("wb") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        write_both(tmp_path, "new")
+        assert written.exists()
+
+
+def test_a_file_that_is_being_written_is_locked(tmp_path: Path) -> None:
+    with replacing_all([tmp_path / "one"]) as _:
+        (written,) = tmp_path.iterdir()
+        with written.open("rb") as stream, pytest.raises(BlockingIOError):
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)

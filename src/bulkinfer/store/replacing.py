@@ -1,11 +1,15 @@
 """Files that appear whole or not at all; older ones of their names stay until then."""
 
 import errno
+import fcntl
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from bulkinfer.errors import JobError
 
@@ -28,9 +32,13 @@ def replacing_all(files: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
     """
     places = [_find_place(file) for file in files]
     temporaries = [place.with_name(f".{place.name}.{os.getpid()}.tmp") for place in places]
+    for place in places:
+        _clear_away(place)
     try:
         with ExitStack() as stack:
             streams: list[IO[bytes]] = [stack.enter_context(temporary.open("wb")) for temporary in temporaries]
+            for stream in streams:
+                _lock(stream)
             yield streams
             for stream in streams:
                 stream.flush()
@@ -43,6 +51,31 @@ def replacing_all(files: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
         for temporary in temporaries:
             with suppress(OSError):
                 temporary.unlink()
+
+
+def _clear_away(place: Path) -> None:
+    """Remove what a killed process has left of a new file for this place.
+
+    The lock tells those that another container or machine is writing, whose processes are not known here.
+    """
+    temporary = re.compile(rf"\.{re.escape(place.name)}\.(\d{{1,9}})\.tmp")
+    with suppress(OSError):
+        for path in place.parent.iterdir():
+            named = temporary.fullmatch(path.name)
+            if named is None or psutil.pid_exists(int(named[1])):
+                continue
+            with suppress(OSError), path.open("rb") as stream:
+                if _lock(stream):
+                    path.unlink()
+
+
+def _lock(stream: IO[bytes]) -> bool:
+    """Whether this process has the file's lock now; not every file system has locks."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _find_place(file: Path) -> Path:
