@@ -30,7 +30,7 @@ class KnownRows:
     """The known rows of all scans of a run, asked about in the order in which the scans are read."""
 
     def __init__(self, scans: Sequence[Scan], find_wanted: FindWanted) -> None:
-        self._spans = _iter_spans(scans)
+        self._spans = iter_spans(scans, MAX_WINDOW_ROWS)
         self._find_wanted = find_wanted
         self._found: deque[tuple[KnownSpan, WantedRows]] = deque()
         self._is_stopped = False
@@ -126,7 +126,8 @@ class KnownScan:
                 yield row, num_before + place
 
 
-def _iter_spans(scans: Sequence[Scan]) -> Iterator[KnownSpan]:
+def iter_spans(scans: Sequence[Scan], max_rows: int) -> Iterator[KnownSpan]:
+    """The known rows of some scans, a window at a time."""
     for scan in scans:
-        for after in range(0, scan.num_known_rows, MAX_WINDOW_ROWS):
-            yield KnownSpan(scan.scan_id, after, min(after + MAX_WINDOW_ROWS, scan.num_known_rows))
+        for after in range(0, scan.num_known_rows, max_rows):
+            yield KnownSpan(scan.scan_id, after, min(after + max_rows, scan.num_known_rows))

@@ -14,7 +14,7 @@ import pytest
 
 from bulkinfer import shards
 from bulkinfer.records import Document, JsonValue, Only, SourceFile, UnreadableRow
-from bulkinfer.runner import RunOptions, RunReport
+from bulkinfer.runner import RunOptions, RunReport, unsettled
 from bulkinfer.sources import Source, open_source
 from bulkinfer.store import Reader, runs
 from tests.conftest import JobFolder, make_documents
@@ -28,6 +28,11 @@ class Reading:
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Count whatever a run opens from now on. A file that is opened twice counts as it was read the second time."""
+        for module in (shards, unsettled):
+            monkeypatch.setattr(module, "open_source", self.open)
 
     def open(self, file: SourceFile, fields: frozenset[str], id_field: str | None) -> Source:
         """Open a source, counted."""
@@ -48,7 +53,7 @@ class Reading:
 def reading(monkeypatch: pytest.MonkeyPatch) -> Reading:
     """What is read from now on, in runs to which every file is settled: a test writes its files just before."""
     counted = Reading()
-    monkeypatch.setattr(shards, "open_source", counted.open)
+    counted.watch(monkeypatch)
     settle(monkeypatch, ALWAYS_SETTLED)
     return counted
 
@@ -242,7 +247,7 @@ def test_how_old_a_file_must_be_depends_on_its_clock(
     folder: JobFolder, monkeypatch: pytest.MonkeyPatch, mtime_ns: int, began_after_ns: int, is_read: bool
 ) -> None:
     counted = Reading()
-    monkeypatch.setattr(shards, "open_source", counted.open)
+    counted.watch(monkeypatch)
     path = folder.write_documents(make_documents(5))
     os.utime(path, ns=(mtime_ns, mtime_ns))
     folder.run()

@@ -41,6 +41,7 @@ from bulkinfer.runner.selection import iter_selection_warnings, select_documents
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
+from bulkinfer.runner.unsettled import check_unsettled
 from bulkinfer.shards import Shard, ShardPlanner, prepare_next
 from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
@@ -287,7 +288,8 @@ class Run:
         name = plan.job.spec.name
         task = TaskRecord(plan.task_fingerprint, write_spec(plan.job))
         run = RunRecord(self.run_id, name, plan.job.shown, datetime.now(UTC))
-        scans = store.begin_run(run, task, plan.files, plan.layout)
+        verdicts = check_unsettled(plan, store, lambda: self._stop.is_set)
+        scans = store.begin_run(run, task, plan.files, plan.layout, verdicts)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
         planner = create_planner(plan, self._selection, self._options.limit, scans, store)
         store.status_source = self._describe_status

@@ -8,7 +8,17 @@ from uuid import UUID
 import duckdb
 import pyarrow as pa
 
-from bulkinfer.records import FailureCode, FinishReason, KnownSpan, Latency, Only, PartAnswer, Percentiles, WantedRows
+from bulkinfer.records import (
+    DocumentRow,
+    FailureCode,
+    FinishReason,
+    KnownSpan,
+    Latency,
+    Only,
+    PartAnswer,
+    Percentiles,
+    WantedRows,
+)
 from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, read_parts, spans_table
 
 _LATENCY_SAMPLE = 1_000_000
@@ -132,6 +142,18 @@ def find_wanted(
     for position, places in zip(gapped, placed, strict=True):
         found[position] = replace(found[position], places=places)
     return found
+
+
+def read_rows(connection: duckdb.DuckDBPyConnection, span: KnownSpan) -> list[DocumentRow]:
+    """The rows of a span, in order."""
+    found = connection.execute(
+        """
+        select row, document_hash, document_id from document_rows
+        where scan_id = $scan and row > $after and row <= $last_row order by row
+        """,
+        {"scan": span.scan_id, "after": span.after, "last_row": span.last_row},
+    ).fetchall()
+    return [DocumentRow(span.scan_id, row, digest.bytes, document_id) for row, digest, document_id in found]
 
 
 def _place_rows(

@@ -7,8 +7,18 @@ from uuid import UUID
 
 import duckdb
 
-from bulkinfer.records import FailureCode, KnownSpan, Latency, Only, PartAnswer, WantedRows
-from bulkinfer.store import history, lookups
+from bulkinfer.records import (
+    DocumentRow,
+    FailureCode,
+    KnownSpan,
+    Latency,
+    Only,
+    PartAnswer,
+    Scan,
+    SourceFile,
+    WantedRows,
+)
+from bulkinfer.store import history, lookups, runs
 from bulkinfer.store.lookups import DocumentCounts, RunSelection
 from bulkinfer.store.runs import RunRecord, TaskRecord
 
@@ -42,6 +52,19 @@ class Questions(ABC):
         return self._read(
             lambda cursor: lookups.find_wanted(cursor, run.run_id, task.task_fingerprint, spans, selection)
         )
+
+    def find_unsettled(self, name: str, files: Sequence[SourceFile], layout: str) -> list[Scan]:
+        """Scans that list rows, or that there are none, where the files' times do not prove that it still is so.
+
+        Of the files of a job's run that is about to begin.
+        """
+        scans = self._read(lambda cursor: runs.find_scans(cursor, name, files, layout))
+        knowing = (scan for scan in scans if scan is not None and (scan.num_known_rows or scan.is_complete))
+        return [scan for scan in knowing if not scan.is_settled]
+
+    def read_rows(self, span: KnownSpan) -> list[DocumentRow]:
+        """The rows that are listed of a span, in order. May be asked before the run has begun."""
+        return self._read(lambda cursor: lookups.read_rows(cursor, span))
 
     def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
         """Rows and distinct documents on disk of the given scans, each up to the last row read."""

@@ -7,7 +7,7 @@ end: what is there is not written twice.
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
@@ -46,9 +46,17 @@ class TaskRecord:
 
 
 def begin_run(
-    connection: duckdb.DuckDBPyConnection, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str
+    connection: duckdb.DuckDBPyConnection,
+    run: RunRecord,
+    task: TaskRecord,
+    files: Sequence[SourceFile],
+    layout: str,
+    verdicts: Mapping[UUID, bool],
 ) -> list[Scan]:
-    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one."""
+    """Record the run and its input. A file that is as its newest scan saw it keeps that scan; others get a new one.
+
+    `verdicts` says of scans that are not settled whether the file, read since the run began, has the rows they know.
+    """
     _insert_task(connection, run, task)
     connection.execute(
         """
@@ -69,9 +77,39 @@ def begin_run(
             "started_at": run.started_at,
         },
     )
-    scans = _find_scans(connection, run, files, layout)
+    scans = _choose_scans(connection, run, files, layout, verdicts)
     _insert_inputs(connection, run, scans)
     return scans
+
+
+def find_scans(
+    connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[SourceFile], layout: str
+) -> list[Scan | None]:
+    """For each file its newest scan for the job of this name, unless the file looks otherwise now."""
+    connection.execute(
+        """
+        select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id, epoch_ns(created_at) from scans
+        where name = $name qualify row_number() over (partition by source order by rowid desc) = 1
+        """,
+        {"name": name},
+    )
+    newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
+    found = [newest.get(identify_file(file, layout)) for file in files]
+    scan_ids = [scan_id for scan_id, _ in filter(None, found)]
+    known = _count_known_rows(connection, scan_ids)
+    last_rows = _find_last_rows(connection, scan_ids)
+    return [
+        None
+        if old is None
+        else Scan(
+            old[0],
+            file,
+            known.get(old[0], 0),
+            is_complete=last_rows.get(old[0]) == known.get(old[0], 0),
+            is_settled=is_settled(file, old[1]),
+        )
+        for file, old in zip(files, found, strict=True)
+    ]
 
 
 def end_run(
@@ -110,35 +148,28 @@ def _insert_task(connection: duckdb.DuckDBPyConnection, run: RunRecord, task: Ta
     )
 
 
-def _find_scans(
-    connection: duckdb.DuckDBPyConnection, run: RunRecord, files: Sequence[SourceFile], layout: str
+def _choose_scans(
+    connection: duckdb.DuckDBPyConnection,
+    run: RunRecord,
+    files: Sequence[SourceFile],
+    layout: str,
+    verdicts: Mapping[UUID, bool],
 ) -> list[Scan]:
-    connection.execute(
-        """
-        select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id, epoch_ns(created_at) from scans
-        where name = $name qualify row_number() over (partition by source order by rowid desc) = 1
-        """,
-        {"name": run.name},
-    )
-    newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
-    found = [newest.get(identify_file(file, layout)) for file in files]
-    scan_ids = [scan_id for scan_id, _ in filter(None, found)]
-    known = _count_known_rows(connection, scan_ids)
-    last_rows = _find_last_rows(connection, scan_ids)
-    scans = [
-        Scan(uuid4(), file, 0)
-        if old is None
-        else Scan(
-            old[0],
-            file,
-            known.get(old[0], 0),
-            is_complete=last_rows.get(old[0]) == known.get(old[0], 0),
-            is_settled=is_settled(file, old[1]),
-        )
-        for file, old in zip(files, found, strict=True)
-    ]
-    _insert_scans(connection, run, [s for s, old in zip(scans, found, strict=True) if old is None], layout)
+    known = find_scans(connection, run.name, files, layout)
+    kept = [_keep(scan, verdicts, run) if scan is not None else None for scan in known]
+    scans = [scan or Scan(uuid4(), file, 0) for scan, file in zip(kept, files, strict=True)]
+    _insert_scans(connection, run, [new for new, scan in zip(scans, kept, strict=True) if scan is None], layout)
     return scans
+
+
+def _keep(scan: Scan, verdicts: Mapping[UUID, bool], run: RunRecord) -> Scan | None:
+    match verdicts.get(scan.scan_id):
+        case None:
+            return scan
+        case True:  # its rows were read since the run began, so it is as good as a scan of that time
+            return replace(scan, is_settled=is_settled(scan.source, int(run.started_at.timestamp() * 1e9)))
+        case False:
+            return None
 
 
 def is_settled(file: SourceFile, began_ns: int) -> bool:

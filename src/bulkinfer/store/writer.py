@@ -122,14 +122,23 @@ class Store(Questions):
         store._writer.start()
         return store
 
-    def begin_run(self, run: RunRecord, task: TaskRecord, files: Sequence[SourceFile], layout: str) -> list[Scan]:
+    def begin_run(
+        self,
+        run: RunRecord,
+        task: TaskRecord,
+        files: Sequence[SourceFile],
+        layout: str,
+        verdicts: Mapping[UUID, bool] | None = None,
+    ) -> list[Scan]:
         """Record the run, its task and its input, in one transaction; the scans come back in the order of `files`.
 
         `layout` is what of the job makes a row's hash and id: a scan of another layout is not used again. Rows of a
-        scan above its `num_known_rows` are still to be given to `add_rows`. Raises StoreError.
+        scan above its `num_known_rows` are still to be given to `add_rows`. `verdicts` says of scans that
+        `find_unsettled` named whether the files hold what they list: a scan that does not hold is not used again.
+        Raises StoreError.
         """
         scans = self._write(
-            lambda connection: runs.begin_run(connection, run, task, files, layout), "recording the run"
+            lambda connection: runs.begin_run(connection, run, task, files, layout, verdicts or {}), "recording the run"
         )
         self._run, self._task = run, task
         self._last_rows = {scan.scan_id: scan.num_known_rows for scan in scans}
