@@ -133,6 +133,17 @@ def test_a_new_task_that_was_interrupted_goes_on_where_it_was(cut: JobFolder) ->
     assert counts_of(run(cut, Only.TRUNCATED, "sampling.temperature=0.5")) == (2, 0)
 
 
+def test_a_new_task_asks_its_own_failures_too_where_old_ones_are_left(cut: JobFolder) -> None:
+    """Of the old task one is no more in the input, so nobody will ever come to it."""
+    cut.write_documents([*make_documents(10), {"id": "d10", "body": "another"}])
+    cut.write_job(engine=with_faults(cut, ("another", "truncate")))
+    assert counts_of(run(cut, Only.NEW, "sampling.temperature=0.5")) == (10, 1)
+    cut.write_job()
+    for only in (Only.TRUNCATED, Only.FAILED):
+        report = run(cut, only, "sampling.temperature=0.5")
+        assert counts_of(report) == ((1, 0) if only is Only.TRUNCATED else (0, 0))
+
+
 def test_a_prompt_with_other_fields_cannot_tell_what_failed(cut: JobFolder) -> None:
     with pytest.raises(JobError, match="nothing has failed with these settings"):
         run(cut, Only.TRUNCATED, "prompt.user={{ body }} {{ id }}")

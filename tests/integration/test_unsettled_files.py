@@ -1,6 +1,8 @@
 """Files that may have changed without a trace in their times: what they hold now is answered and listed."""
 
 import os
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,14 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
+from bulkinfer import shards
 from bulkinfer.export import ExportOptions, export_job, parse_target
 from bulkinfer.job import load_job
+from bulkinfer.records import Document
 from bulkinfer.runner import RunOptions, RunReport, plan_run, unsettled
+from bulkinfer.runner.signals import StopFlag
 from bulkinfer.store import Reader, Store, open_reader
+from bulkinfer.threads import run_in_thread
 from tests.conftest import JobFolder, make_documents
 from tests.integration.test_known_files import (
     NEVER_SETTLED,
@@ -156,12 +162,17 @@ def test_a_file_that_was_read_in_part_is_taken_up_where_it_is_the_same(
     assert count_lines(folder.database) == [(2, 35) if is_changed else (1, 20)]
 
 
-def test_a_file_that_did_not_change_is_not_listed_again(folder: JobFolder, reading: Reading) -> None:
-    """However often it is read: its times may lie in the future for ever."""
+def test_a_file_that_did_not_change_is_not_listed_again(
+    folder: JobFolder, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is read: its times may lie in the future for ever. And each time only once."""
     write_documents(folder)
+    run(folder, reading)
+    planning = Reading()
+    monkeypatch.setattr(shards, "open_source", planning.open)
     for _ in range(3):
         report = run(folder, reading)
-        assert (reading.rows, count_lines(folder.database)) == ({"in.jsonl": 20}, [(1, 20)])
+        assert (reading.rows, planning.rows, count_lines(folder.database)) == ({"in.jsonl": 20}, {}, [(1, 20)])
     assert documents_of(report)["already_done"] == 20
     change(folder, CHANGES["a row"])
     for _ in range(3):
@@ -223,4 +234,57 @@ def test_a_file_that_was_damaged_since_ends_as_any_damaged_file(folder: JobFolde
         connection.execute("update scans set ctime_ns = $ctime", {"ctime": path.stat().st_ctime_ns})
     report = run(folder, reading, **sections)
     assert (report.exit_code, documents_of(report)["read"]) == (2, 100)
-    assert [row for row, *_ in list_rows(folder.database)] == list(range(1, 101))
+    assert [row for row, *_ in list_rows(folder.database)] == list(range(1, 301)), "what was listed stays"
+
+
+def test_a_signal_ends_a_run_whose_file_hangs_while_it_is_compared(
+    folder: JobFolder, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_documents(folder)
+    run(folder, reading)
+    is_free = threading.Event()
+    is_reading = threading.Event()
+
+    class Hanging:
+        def iter_rows(self) -> Iterator[Document]:
+            is_reading.set()
+            assert is_free.wait(60)
+            return iter(())
+
+    monkeypatch.setattr(unsettled, "open_source", lambda *_: Hanging())
+    stop = StopFlag()
+    plan = plan_run(load_job(folder.job_path))
+    store = Store.open(folder.database)
+    try:
+        checked = run_in_thread(lambda: unsettled.check_unsettled_beside(plan, store, stop, 0.01), "checked")
+        assert is_reading.wait(30)
+        assert not checked.done()
+        stop.received.append(15)
+        assert checked.result(30) == {}
+    finally:
+        is_free.set()
+        store.close()
+
+
+def test_many_small_files_are_compared_each_with_its_own_rows(
+    folder: JobFolder, reading: Reading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unsettled, "_WINDOW_ROWS", 7)
+    (folder.path / "many").mkdir()
+    for number in range(6):
+        documents = [{"id": f"{number}-{n}", "body": f"text {number} {n}"} for n in range(number)]
+        folder.write_documents(documents, f"many/{number}.jsonl")
+    sections: dict[str, Any] = {"input": {"path": "many"}}
+    run(folder, reading, **sections)
+    path = folder.path / "many" / "3.jsonl"
+    times, text = path.stat(), path.read_bytes()
+    path.write_bytes(text.replace(b"text 3 0", b"TEXT 3 0"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with duckdb.connect(folder.database) as connection:
+        connection.execute(
+            "update scans set ctime_ns = $ctime where source = 'many/3.jsonl'", {"ctime": path.stat().st_ctime_ns}
+        )
+    assert count_asked(run(folder, reading, **sections)) == 1
+    assert count_lines(folder.database) == [(7, 18)]
+    listed = "select source, count(*) from documents group by all order by 1"
+    assert select(folder.database, listed) == [(f"many/{number}.jsonl", number) for number in range(1, 6)]

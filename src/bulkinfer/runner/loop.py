@@ -41,7 +41,7 @@ from bulkinfer.runner.selection import iter_selection_warnings, select_documents
 from bulkinfer.runner.signals import StopFlag, watch_signals
 from bulkinfer.runner.standing import Standing
 from bulkinfer.runner.telling import FinishedDocuments
-from bulkinfer.runner.unsettled import check_unsettled
+from bulkinfer.runner.unsettled import check_unsettled_beside
 from bulkinfer.shards import Shard, ShardPlanner, prepare_next
 from bulkinfer.store import RunRecord, RunSelection, Store, TaskRecord
 
@@ -288,7 +288,7 @@ class Run:
         name = plan.job.spec.name
         task = TaskRecord(plan.task_fingerprint, write_spec(plan.job))
         run = RunRecord(self.run_id, name, plan.job.shown, datetime.now(UTC))
-        verdicts = check_unsettled(plan, store, lambda: self._stop.is_set)
+        verdicts = check_unsettled_beside(plan, store, self._stop, PLANNER_END_LIMIT_S)
         scans = store.begin_run(run, task, plan.files, plan.layout, verdicts)
         self._ledger.outlook.tokens_per_s = store.find_speed(plan.job.spec.model.path, plan.job.spec.model.revision)
         planner = create_planner(plan, self._selection, self._options.limit, scans, store)

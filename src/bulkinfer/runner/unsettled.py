@@ -4,47 +4,101 @@ Before the run begins, because a run records at its beginning which scans are it
 the files, and writes nothing.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import wait
+from functools import partial
 from uuid import UUID
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
 from bulkinfer.known import iter_spans
-from bulkinfer.records import Document, DocumentRow, Scan, UnreadableRow
+from bulkinfer.records import Document, DocumentRow, KnownSpan, Scan, UnreadableRow
 from bulkinfer.runner.plan import RunPlan
+from bulkinfer.runner.signals import StopFlag
 from bulkinfer.sources import open_source
 from bulkinfer.store import Store
+from bulkinfer.threads import run_in_thread
 
+_TICK_S = 0.1
 _WINDOW_ROWS = 1 << 14
-"""Listed rows that are held at a time."""
+"""Listed rows that are held at a time, of however many scans."""
 
 
 def check_unsettled(plan: RunPlan, store: Store, is_stopped: Callable[[], bool]) -> Mapping[UUID, bool]:
     """Of each scan that a run would take over on trust, whether its file still has the rows that it lists.
 
-    Once stopped it gives no further verdicts. Raises StoreError.
+    None of a file that cannot be read: the run says so, and what is listed of it stays. Once stopped it gives no
+    further verdicts. Raises StoreError.
     """
     verdicts = {}
-    for scan in store.find_unsettled(plan.job.spec.name, plan.files, plan.layout):
-        listed = (row for span in iter_spans([scan], _WINDOW_ROWS) for row in store.read_rows(span))
-        is_same = _has_rows(scan, _iter_rows(plan, scan, is_stopped), listed)
+    scans = store.find_unsettled(plan.job.spec.name, plan.files, plan.layout)
+    listed = _Listed(store, scans)
+    for place, scan in enumerate(scans):
+        try:
+            is_same = _has_rows(scan, _iter_rows(plan, scan, is_stopped), listed.iter_rows(place))
+        except InputError:
+            continue
         if is_stopped():
             break
         verdicts[scan.scan_id] = is_same
     return verdicts
 
 
+def check_unsettled_beside(plan: RunPlan, store: Store, stop: StopFlag, end_limit_s: float) -> Mapping[UUID, bool]:
+    """The same in a thread of its own: a disk or a server that hangs must not hold up a signal.
+
+    Once there is one it is waited for `end_limit_s` at the most, and then without a verdict.
+    """
+    checked = run_in_thread(partial(check_unsettled, plan, store, lambda: stop.is_set), "bulkinfer-unsettled")
+    while not checked.done() and not stop.is_set:
+        wait([checked], timeout=_TICK_S)
+    done, _ = wait([checked], timeout=end_limit_s)
+    return checked.result() if done else {}
+
+
+class _Listed:
+    """The rows that are listed of some scans, a window at a time; scans are asked for in order."""
+
+    def __init__(self, store: Store, scans: Sequence[Scan]) -> None:
+        self._store = store
+        self._places = {scan.scan_id: place for place, scan in enumerate(scans)}
+        self._spans = iter_spans(scans, _WINDOW_ROWS)
+        self._rows: deque[DocumentRow] = deque()
+
+    def iter_rows(self, place: int) -> Iterator[DocumentRow]:
+        """Those of a scan. What was not taken of those before is passed over."""
+        while self._rows or self._read():
+            found = self._places[self._rows[0].scan_id]
+            if found > place:
+                return
+            row = self._rows.popleft()
+            if found == place:
+                yield row
+
+    def _read(self) -> bool:
+        """Read the next window, if there is one."""
+        spans: list[KnownSpan] = []
+        num_rows = 0
+        for span in self._spans:
+            spans.append(span)
+            num_rows += span.last_row - span.after
+            if num_rows >= _WINDOW_ROWS:
+                break
+        if not spans:
+            return False
+        self._rows.extend(self._store.read_rows(spans))
+        return bool(self._rows) or self._read()
+
+
 def _has_rows(scan: Scan, found: Iterator[DocumentRow], listed: Iterator[DocumentRow]) -> bool:
     """Whether all that is listed was found, and nothing between; nor behind, where the file was read to its end."""
-    try:
-        for row in found:
-            expected = next(listed, None)
-            if expected is None:
-                return not scan.is_complete
-            if row != expected:
-                return False
-    except InputError:  # the run says so when it comes there; a file that was read to its end was not damaged then
-        return not scan.is_complete and next(listed, None) is None
+    for row in found:
+        expected = next(listed, None)
+        if expected is None:
+            return not scan.is_complete
+        if row != expected:
+            return False
     return next(listed, None) is None
 
 

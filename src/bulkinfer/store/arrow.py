@@ -163,6 +163,14 @@ def read_hashes(table: pa.Table) -> frozenset[bytes]:
     return frozenset(value for part in table.column(0).chunks for value in part.storage.to_pylist())
 
 
+def read_document_rows(table: pa.Table, scan_ids: Sequence[UUID]) -> list[DocumentRow]:
+    """Lines with the place of a scan, and the row, hash and id of a document."""
+    positions, rows, hashes, ids = table.columns
+    digests = [value for part in hashes.chunks for value in part.storage.to_pylist()]
+    lines = zip(positions.to_pylist(), rows.to_pylist(), digests, ids.to_pylist(), strict=True)
+    return [DocumentRow(scan_ids[position], *rest) for position, *rest in lines]
+
+
 def _uuids(values: list[bytes]) -> pa.Array:
     return pa.ExtensionArray.from_storage(pa.uuid(), pa.array(values, pa.binary(16)))
 

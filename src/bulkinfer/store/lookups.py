@@ -19,7 +19,14 @@ from bulkinfer.records import (
     Percentiles,
     WantedRows,
 )
-from bulkinfer.store.arrow import hashes_table, last_rows_table, read_hashes, read_parts, spans_table
+from bulkinfer.store.arrow import (
+    hashes_table,
+    last_rows_table,
+    read_document_rows,
+    read_hashes,
+    read_parts,
+    spans_table,
+)
 
 _LATENCY_SAMPLE = 1_000_000
 _DURATIONS = ("queue_s", "first_token_s", "total_s")
@@ -44,8 +51,21 @@ _FAILED_NOW = """exists (
 )"""
 _LAST_FAILED_WITH = """a.document_hash in (
     select f.document_hash from failures f
-    where f.task_fingerprint = $failed_task and f.document_hash in (select document_hash from asked)
+    where f.task_fingerprint = $task and f.document_hash in (select document_hash from asked)
     group by f.document_hash having arg_max(f.code, (f.failed_at, f.rowid)) = $code
+)"""
+# A run that takes over the failures of another task asks its own, too. What the other has answered is none of these.
+_FAILED_IN_EITHER = """a.document_hash in (
+    select f.document_hash from failures f
+    where f.task_fingerprint = $task and f.document_hash in (select document_hash from asked)
+    group by f.document_hash having $code is null or arg_max(f.code, (f.failed_at, f.rowid)) = $code
+    union all
+    select f.document_hash from failures f
+    where f.task_fingerprint = $failed_task and f.document_hash in (select document_hash from asked)
+        and not exists (
+            select 1 from results r where r.task_fingerprint = $failed_task and r.document_hash = f.document_hash
+        )
+    group by f.document_hash having $code is null or arg_max(f.code, (f.failed_at, f.rowid)) = $code
 )"""
 _ROWS_IN_SPANS = """
     spans s join document_rows d on d.scan_id = s.scan_id and d.row > s.after and d.row <= s.last_row
@@ -144,16 +164,12 @@ def find_wanted(
     return found
 
 
-def read_rows(connection: duckdb.DuckDBPyConnection, span: KnownSpan) -> list[DocumentRow]:
-    """The rows of a span, in order."""
-    found = connection.execute(
-        """
-        select row, document_hash, document_id from document_rows
-        where scan_id = $scan and row > $after and row <= $last_row order by row
-        """,
-        {"scan": span.scan_id, "after": span.after, "last_row": span.last_row},
-    ).fetchall()
-    return [DocumentRow(span.scan_id, row, digest.bytes, document_id) for row, digest, document_id in found]
+def read_rows(connection: duckdb.DuckDBPyConnection, spans: Sequence[KnownSpan]) -> list[DocumentRow]:
+    """The rows of some spans, in order. One question, however many spans."""
+    columns = "s.position, d.row, d.document_hash, d.document_id"
+    statement = f"select {columns} from {_ROWS_IN_SPANS} order by s.position, d.row"
+    table = _query(connection, statement, spans_table(spans), _bounds_of(spans), name="spans")
+    return read_document_rows(table, [span.scan_id for span in spans])
 
 
 def _place_rows(
@@ -215,8 +231,13 @@ def has_unasked(connection: duckdb.DuckDBPyConnection, task: UUID, failed_task: 
         where not {_HAS_RESULT} and not {_HAS_FAILURE} and not {_HAS_RESULT.replace("$task", "$failed_task")}
         limit 1
     """
-    code = None if only is Only.FAILED else str(_CODES[only])
-    return bool(connection.execute(statement, {"task": task, "failed_task": failed_task, "code": code}).fetchall())
+    parameters = {"task": task, "failed_task": failed_task, "code": _code_of(only)}
+    return bool(connection.execute(statement, parameters).fetchall())
+
+
+def _code_of(only: Only) -> str | None:
+    """None: any."""
+    return None if only is Only.FAILED else str(_CODES[only])
 
 
 def count_without_outcome(connection: duckdb.DuckDBPyConnection, task: UUID, last_rows: Mapping[UUID, int]) -> int:
@@ -272,15 +293,14 @@ def _describe_to_do(run_id: UUID, task: UUID, selection: RunSelection) -> tuple[
     conditions = [f"not {_HAS_RESULT}", f"not {_FAILED_NOW}"]
     if only is Only.NEW:
         conditions.append(f"not {_HAS_FINAL_FAILURE}")
+    elif failed_task != task:
+        parameters |= {"failed_task": failed_task, "code": _code_of(only)}
+        conditions.append(_FAILED_IN_EITHER)
+    elif only is Only.FAILED:
+        conditions.append(_HAS_FAILURE)
     else:
-        parameters["failed_task"] = failed_task
-        if only is Only.FAILED:
-            conditions.append(_HAS_FAILURE.replace("$task", "$failed_task"))
-        else:
-            conditions.append(_LAST_FAILED_WITH)
-            parameters["code"] = str(_CODES[only])
-        if failed_task != task:
-            conditions.append("not " + _HAS_RESULT.replace("$task", "$failed_task"))
+        parameters["code"] = _code_of(only)
+        conditions.append(_LAST_FAILED_WITH)
     return " and ".join(conditions), parameters
 
 

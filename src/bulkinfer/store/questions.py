@@ -58,13 +58,12 @@ class Questions(ABC):
 
         Of the files of a job's run that is about to begin.
         """
-        scans = self._read(lambda cursor: runs.find_scans(cursor, name, files, layout))
-        knowing = (scan for scan in scans if scan is not None and (scan.num_known_rows or scan.is_complete))
-        return [scan for scan in knowing if not scan.is_settled]
+        scans = self._read(lambda cursor: runs.find_scans(cursor, name, files, layout, is_unsettled=True))
+        return [scan for scan in scans if scan is not None and (scan.num_known_rows or scan.is_complete)]
 
-    def read_rows(self, span: KnownSpan) -> list[DocumentRow]:
-        """The rows that are listed of a span, in order. May be asked before the run has begun."""
-        return self._read(lambda cursor: lookups.read_rows(cursor, span))
+    def read_rows(self, spans: Sequence[KnownSpan]) -> list[DocumentRow]:
+        """The rows that are listed of some spans, in order. May be asked before the run has begun."""
+        return self._read(lambda cursor: lookups.read_rows(cursor, spans))
 
     def count_documents(self, last_rows: Mapping[UUID, int]) -> DocumentCounts:
         """Rows and distinct documents on disk of the given scans, each up to the last row read."""

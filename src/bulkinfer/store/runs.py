@@ -83,9 +83,17 @@ def begin_run(
 
 
 def find_scans(
-    connection: duckdb.DuckDBPyConnection, name: str, files: Sequence[SourceFile], layout: str
+    connection: duckdb.DuckDBPyConnection,
+    name: str,
+    files: Sequence[SourceFile],
+    layout: str,
+    *,
+    is_unsettled: bool = False,
 ) -> list[Scan | None]:
-    """For each file its newest scan for the job of this name, unless the file looks otherwise now."""
+    """For each file its newest scan for the job of this name, unless the file looks otherwise now.
+
+    `is_unsettled`: only those whose files' times do not prove that they are as they were.
+    """
     connection.execute(
         """
         select source, layout, size_bytes, mtime_ns, ctime_ns, inode, scan_id, epoch_ns(created_at) from scans
@@ -95,7 +103,11 @@ def find_scans(
     )
     newest = {tuple(rest): (scan_id, began_ns) for *rest, scan_id, began_ns in connection.fetchall()}
     found = [newest.get(identify_file(file, layout)) for file in files]
+    if is_unsettled:
+        found = [old if old and not is_settled(file, old[1]) else None for file, old in zip(files, found, strict=True)]
     scan_ids = [scan_id for scan_id, _ in filter(None, found)]
+    if not scan_ids:  # to count the rows of none goes over all of them
+        return [None] * len(files)
     known = _count_known_rows(connection, scan_ids)
     last_rows = _find_last_rows(connection, scan_ids)
     return [
@@ -156,18 +168,18 @@ def _choose_scans(
     verdicts: Mapping[UUID, bool],
 ) -> list[Scan]:
     known = find_scans(connection, run.name, files, layout)
-    kept = [_keep(scan, verdicts, run) if scan is not None else None for scan in known]
+    kept = [_keep(scan, verdicts) if scan is not None else None for scan in known]
     scans = [scan or Scan(uuid4(), file, 0) for scan, file in zip(kept, files, strict=True)]
     _insert_scans(connection, run, [new for new, scan in zip(scans, kept, strict=True) if scan is None], layout)
     return scans
 
 
-def _keep(scan: Scan, verdicts: Mapping[UUID, bool], run: RunRecord) -> Scan | None:
+def _keep(scan: Scan, verdicts: Mapping[UUID, bool]) -> Scan | None:
     match verdicts.get(scan.scan_id):
         case None:
             return scan
-        case True:  # its rows were read since the run began, so it is as good as a scan of that time
-            return replace(scan, is_settled=is_settled(scan.source, int(run.started_at.timestamp() * 1e9)))
+        case True:  # its rows were read since the run began, so it is as good as a scan of this run
+            return replace(scan, is_settled=True)
         case False:
             return None
 
