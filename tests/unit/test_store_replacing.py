@@ -58,6 +58,10 @@ def test_what_a_killed_process_left_of_the_same_file_is_removed(tmp_path: Path) 
     kept = [f".three.{gone}.tmp", f".one.{os.getppid()}.tmp", ".one.tmp", ".one.x.tmp", f".one.{10**30}.tmp"]
     for name in (*left, *kept):
         (tmp_path / name).write_text("half")
+        os.utime(tmp_path / name, (0, 0))
+    young = tmp_path / f".one.{gone}1.tmp"
+    young.write_text("half")
+    kept.append(young.name)
     write_both(tmp_path, "new")
     assert {path.name for path in tmp_path.iterdir()} == {"one", "two", *kept}
 
@@ -67,6 +71,7 @@ def test_what_is_being_written_elsewhere_stays(tmp_path: Path) -> None:
     written = tmp_path / f".one.{find_gone_pid()}.tmp"
     with written.open("wb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
+        os.utime(written, (0, 0))
         write_both(tmp_path, "new")
         assert written.exists()
 

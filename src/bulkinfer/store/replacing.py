@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import IO
 import psutil
 
 from bulkinfer.errors import JobError
+
+_OLD_S = 60.0
+"""What nobody has written to for so long is taken for left over, also where locks are known to one machine alone."""
 
 
 @contextmanager
@@ -43,8 +47,8 @@ def replacing_all(files: Sequence[Path]) -> Iterator[list[IO[bytes]]]:
             for stream in streams:
                 stream.flush()
                 os.fsync(stream.fileno())
-        for temporary, place in zip(temporaries, places, strict=True):
-            temporary.replace(place)
+            for temporary, place in zip(temporaries, places, strict=True):  # while the locks still tell that it is ours
+                temporary.replace(place)
     except OSError as error:
         raise _cannot_write(" and ".join(map(str, places)), error.strerror) from error
     finally:
@@ -64,8 +68,8 @@ def _clear_away(place: Path) -> None:
             named = temporary.fullmatch(path.name)
             if named is None or psutil.pid_exists(int(named[1])):
                 continue
-            with suppress(OSError), path.open("rb") as stream:
-                if _lock(stream):
+            with suppress(OSError), path.open("r+b") as stream:
+                if path.stat().st_mtime + _OLD_S < time.time() and _lock(stream):
                     path.unlink()
 
 
