@@ -1,7 +1,7 @@
 """The port of a source, and what all sources share: how a document is named, and that its file must not change."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
@@ -84,3 +84,20 @@ def check_unchanged(file: SourceFile) -> None:
             f"{file.name}: the file changed while the run was using it ({file.size_bytes} bytes when found, "
             f"{now.st_size} bytes now). What was read of it is kept; run again to read it as it is now"
         )
+
+
+def count_chars(value: JsonValue) -> int:
+    """Of all its texts, and a few for each other value. With a stack: JSON may be nested deeper than Python calls."""
+    num_chars = 0
+    waiting: list[JsonValue] = [value]
+    while waiting:
+        match waiting.pop():
+            case str() as text:
+                num_chars += len(text)
+            case Mapping() as pairs:
+                waiting.extend(pairs.values())
+            case list() as values:
+                waiting.extend(values)
+            case _:
+                num_chars += 8
+    return num_chars

@@ -31,7 +31,7 @@ from bulkinfer.records import (
     name_image_type,
     write_image_key,
 )
-from bulkinfer.sources.base import Source
+from bulkinfer.sources.base import Source, count_chars
 from bulkinfer.threads import run_in_thread
 
 MAX_IMAGE_BYTES = 64 << 20
@@ -55,10 +55,8 @@ class _Begun:
 
     @property
     def num_chars(self) -> int:
-        """Of its longest texts; what else there is in it is small beside them."""
-        if isinstance(self.row, UnreadableRow):
-            return 0
-        return sum(len(value) for value in self.row.fields.values() if isinstance(value, str | bytes))
+        """Of all its texts: images may be some."""
+        return count_chars(self.row.fields) if isinstance(self.row, Document) else 0
 
 
 class ImageSource:

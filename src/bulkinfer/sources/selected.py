@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
-from bulkinfer.records import Document, FormatKind, JsonValue, Selection, SourceFile, UnreadableRow
-from bulkinfer.sources.base import Source, TableSource
+from bulkinfer.records import Document, FormatKind, Selection, SourceFile, UnreadableRow
+from bulkinfer.sources.base import Source, TableSource, count_chars
 from bulkinfer.sources.keys import file_key, row_keys
 from bulkinfer.sources.remote_search import OneFile
 from bulkinfer.sources.typed import Kind, probe_kinds, schema_of, split_by_types
@@ -211,28 +211,11 @@ def iter_blocks(rows: Iterator[_Row]) -> Iterator[list[_Row]]:
     for row in rows:
         block.append(row)
         if isinstance(row, Document):
-            num_chars += _count_chars(row.fields)
+            num_chars += count_chars(row.fields)
         if len(block) >= _BLOCK_ROWS or num_chars >= _BLOCK_CHARS:
             yield block
             block, num_chars = [], 0
     yield block
-
-
-def _count_chars(value: JsonValue) -> int:
-    """Of all its texts, and a few for each other value. With a stack: JSON may be nested deeper than Python calls."""
-    num_chars = 0
-    waiting: list[JsonValue] = [value]
-    while waiting:
-        match waiting.pop():
-            case str() as text:
-                num_chars += len(text)
-            case Mapping() as pairs:
-                waiting.extend(pairs.values())
-            case list() as values:
-                waiting.extend(values)
-            case _:
-                num_chars += 8
-    return num_chars
 
 
 def _cannot_judge(row: _Row) -> UnreadableRow:
