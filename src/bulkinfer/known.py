@@ -54,13 +54,7 @@ class KnownRows:
                 yield span, wanted
 
     def _ask(self) -> None:
-        spans: list[KnownSpan] = []
-        num_rows = 0
-        for span in self._spans:
-            spans.append(span)
-            num_rows += span.last_row - span.after
-            if num_rows >= MAX_WINDOW_ROWS:
-                break
+        spans = take_window(self._spans, MAX_WINDOW_ROWS)
         self._found.extend(zip(spans, self._find_wanted(spans), strict=True))
 
 
@@ -131,3 +125,16 @@ def iter_spans(scans: Sequence[Scan], max_rows: int) -> Iterator[KnownSpan]:
     for scan in scans:
         for after in range(0, scan.num_known_rows, max_rows):
             yield KnownSpan(scan.scan_id, after, min(after + max_rows, scan.num_known_rows))
+
+
+def take_window(spans: Iterator[KnownSpan], max_rows: int) -> list[KnownSpan]:
+    """The next spans, until they have so many rows together: a question about many costs as much as one about a single
+    scan."""
+    taken = []
+    num_rows = 0
+    for span in spans:
+        taken.append(span)
+        num_rows += span.last_row - span.after
+        if num_rows >= max_rows:
+            break
+    return taken

@@ -36,13 +36,7 @@ def retry_commit(
     Used as `retry_commit(waits_s, (SomeError,))(commit, rows)`. The last error is raised as it is, any other at once. A
     commit that raised may still have happened: what is called must be safe to repeat.
     """
-    return Retrying(
-        stop=stop_after_attempt(1 + len(waits_s)),
-        wait=wait_chain(*map(wait_fixed, waits_s)) if waits_s else wait_none(),
-        retry=retry_if_exception_type(retry_on),
-        sleep=sleep,
-        reraise=True,
-    )
+    return _retry_after(waits_s, retry_if_exception_type(retry_on), sleep)
 
 
 def retry_passing(
@@ -52,10 +46,14 @@ def retry_passing(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Retrying:
     """As `retry_commit`, as long as it raises what may pass; anything else is raised at once."""
+    return _retry_after(waits_s, retry_if_exception(is_passing), sleep)
+
+
+def _retry_after(waits_s: Sequence[float], retry: retry_if_exception, sleep: Callable[[float], None]) -> Retrying:
     return Retrying(
         stop=stop_after_attempt(1 + len(waits_s)),
         wait=wait_chain(*map(wait_fixed, waits_s)) if waits_s else wait_none(),
-        retry=retry_if_exception(is_passing),
+        retry=retry,
         sleep=sleep,
         reraise=True,
     )

@@ -12,8 +12,8 @@ from uuid import UUID
 
 from bulkinfer.errors import InputError
 from bulkinfer.fingerprint import hash_document
-from bulkinfer.known import iter_spans
-from bulkinfer.records import Document, DocumentRow, KnownSpan, Scan, UnreadableRow
+from bulkinfer.known import iter_spans, take_window
+from bulkinfer.records import Document, DocumentRow, Scan, UnreadableRow
 from bulkinfer.runner.plan import RunPlan
 from bulkinfer.runner.signals import StopFlag
 from bulkinfer.sources import open_source
@@ -78,17 +78,9 @@ class _Listed:
 
     def _read(self) -> bool:
         """Read the next window, if there is one."""
-        spans: list[KnownSpan] = []
-        num_rows = 0
-        for span in self._spans:
-            spans.append(span)
-            num_rows += span.last_row - span.after
-            if num_rows >= _WINDOW_ROWS:
-                break
-        if not spans:
-            return False
-        self._rows.extend(self._store.read_rows(spans))
-        return bool(self._rows) or self._read()
+        while not self._rows and (spans := take_window(self._spans, _WINDOW_ROWS)):
+            self._rows.extend(self._store.read_rows(spans))
+        return bool(self._rows)
 
 
 def _has_rows(scan: Scan, found: Iterator[DocumentRow], listed: Iterator[DocumentRow]) -> bool:
